@@ -1,0 +1,97 @@
+//! Objects: where microshards are read and shards are put. One trait, three homes: a directory, an HTTP origin, an S3
+//! bucket. Calls block and never retry by themselves: who waits, and how long, is decided by the caller. A body that is
+//! shorter than announced is an error, always. Nothing half-written is ever seen under a final name (I6).
+
+use std::fs::File;
+
+pub use crate::error::{StoreError, Trouble};
+
+/// The result of an operation on objects.
+pub type Result<T> = std::result::Result<T, StoreError>;
+
+/// How a `get` is made.
+#[derive(Debug, Clone, Copy)]
+pub struct GetOptions {
+    /// More bytes than this are an error (`Trouble::TooLarge`).
+    pub bytes_max: u64,
+    /// Use a connection that has not been used before: the last answer over the old one was doubtful.
+    pub fresh: bool,
+}
+
+/// What a store knows about an object without reading it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Head {
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// SHA-256 of its bytes: computed for a local file, metadata of our own on S3, absent on objects not ours.
+    pub sha256: Option<[u8; 32]>,
+}
+
+/// One object of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Its key, relative to the store's base.
+    pub key: String,
+    /// Its size in bytes.
+    pub bytes: u64,
+}
+
+/// A shard's bytes before they are published: a file of our own, without its final name.
+#[derive(Debug)]
+pub struct Spool {
+    /// Open for reading and writing, empty when given out.
+    pub file: File,
+    /// The temporary name, in a directory store; removed when dropped.
+    pub path: Option<tempfile::TempPath>,
+}
+
+/// What was put, for checks and for the record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Digest {
+    /// Size in bytes.
+    pub bytes: u64,
+    /// SHA-256 of the bytes.
+    pub sha256: [u8; 32],
+}
+
+/// Keeps the record of uploads in parts, so that those a killed process leaves behind can be aborted.
+pub trait UploadLog {
+    /// Must be durable before the first part is sent.
+    fn started(&self, key: &str, upload_id: &str) -> Result<()>;
+    /// The upload is completed or aborted.
+    fn ended(&self, key: &str, upload_id: &str) -> Result<()>;
+}
+
+/// A place for objects. Keys are relative to the store's base and are taken literally: nothing in them is decoded.
+pub trait ObjectStore: Send + Sync {
+    /// Its base, for messages and the dataset index: `s3://bucket/prefix`, `/data/out`; never with a secret.
+    fn base(&self) -> String;
+
+    /// Reads the whole object into `body`, which is cleared first.
+    fn get(&self, key: &str, body: &mut Vec<u8>, options: GetOptions) -> Result<()>;
+
+    /// What is known of the object; `None` where there is none.
+    fn head(&self, key: &str) -> Result<Option<Head>>;
+
+    /// An empty file to write the shard `key` into.
+    fn spool(&self, key: &str) -> Result<Spool>;
+
+    /// Publishes `spool` under `key`, never over an object with other bytes (`Trouble::Conflict`). The same bytes being
+    /// there already is success. On return the object is durable and has been confirmed by size and digest.
+    fn put(&self, key: &str, spool: Spool, digest: &Digest, uploads: &dyn UploadLog) -> Result<()>;
+
+    /// Writes a small object, atomically replacing what is there: the dataset index.
+    fn replace(&self, key: &str, bytes: &[u8]) -> Result<()>;
+
+    /// Calls `each` for every object under `prefix`, in no particular order; what it returns stops the listing.
+    fn list(&self, prefix: &str, each: &mut dyn FnMut(Entry) -> Result<()>) -> Result<()>;
+
+    /// Removes what a killed process left under `key`'s upload; nothing being there is success.
+    fn abort(&self, key: &str, upload_id: &str) -> Result<()>;
+
+    /// Removes temporary files of earlier processes on the same queue; returns how many there were.
+    fn sweep(&self) -> Result<u64>;
+
+    /// Fails at once, with what to do, where nothing could be put: a directory that is not writable, no such bucket.
+    fn check_writable(&self) -> Result<()>;
+}
