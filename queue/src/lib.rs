@@ -1,1 +1,47 @@
-//! q
+//! A queue of planned shards in one SQLite file, for one process with hundreds of threads. It knows nothing of networks,
+//! object stores, formats or databases elsewhere: microshards come in by `Intake`, leases go out by `Client::claim`, and
+//! results are read with `Queue`.
+//!
+//! The states of a shard; a microshard's state is its shard's, unless it has a row in `exceptions`:
+//!
+//! ```text
+//!             claim                 finish(Published)
+//!   pending ---------> claimed ----------------------> published  (synced_at set by sync-back)
+//!      ^  ^              | | |
+//!      |  |   Released,  | | |  Failed, or a bound is reached
+//!      |  +- runner died-+ | +-----------------------> failed
+//!      |                   |
+//!      |   its time comes  |  Deferred
+//!      +------ waiting <---+                 held: a remainder kept back, or a shard that waits for `retry`
+//! ```
+//!
+//! Claims cost what a shard has members, whatever is done (I7): partial indexes over the live slice. Every update that
+//! ends a lease is fenced by the attempt (I5). Counters are kept by triggers, and CHECK constraints hold every legal state.
+
+mod check;
+mod claim;
+mod copying;
+mod error;
+mod failures;
+mod file;
+mod finish;
+mod intake;
+mod lock;
+mod results;
+mod runner;
+mod service;
+mod staging;
+mod status;
+
+pub use claim::{Job, LOST_MAX, Lease, Member, Pulse, STATEMENTS};
+pub use error::{Error, Result};
+pub use failures::{FailedMicroshard, Retried, RetrySelection};
+pub use file::{Queue, now_ms};
+pub use finish::{DEFERRALS_MAX, Failure, Finish, Finished, Outcome, Receipt};
+pub use intake::{Cut, GroupTotals, Intake, NewSnapshot, Planned, Planner, Size, SizesPass};
+pub use lock::{Lock, LockKind, with_suffix};
+pub use results::{Consumed, PlannedShard, Snapshot, UnsyncedFailure};
+pub use runner::{DEATHS_MAX, Recovery, Runner, RunnerState};
+pub use service::{Claimed, Client, LEASE, Request};
+pub use staging::Item;
+pub use status::{GroupStatus, MicroshardCounts, ShardCounts};

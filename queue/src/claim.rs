@@ -1,0 +1,247 @@
+//! Claims: one planned shard at a time, in two phases, through partial indexes only, so that a claim costs what the
+//! shard has members and never what is done (I7). Pending shards first; leases that ran out only when nothing is pending.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rusqlite::{OptionalExtension, Row, params};
+
+use crate::error::{Named, Result};
+use crate::file::Queue;
+
+/// Leases of one shard that may end without an outcome; then it fails.
+pub const LOST_MAX: u32 = 6;
+
+/// The right to work one attempt at a shard.
+#[derive(Debug, Clone)]
+pub struct Lease {
+    /// The shard.
+    pub shard: i64,
+    /// The fence: an outcome counts only while the shard is claimed at this attempt.
+    pub attempt: i64,
+    /// Goes up while the lane makes headway; a lease whose pulse stands still is not renewed.
+    pub pulse: Pulse,
+}
+
+/// A sign of life of the lane that holds a lease.
+#[derive(Debug, Clone, Default)]
+pub struct Pulse(Arc<AtomicU64>);
+
+impl Pulse {
+    /// There was headway.
+    pub fn beat(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often there was.
+    pub fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A claimed shard and what it is made of.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// The right to work it.
+    pub lease: Lease,
+    /// Its run.
+    pub run_id: String,
+    /// Its language.
+    pub language: String,
+    /// The base name of its object, without extension.
+    pub name: String,
+    /// Deferrals in a row without progress so far.
+    pub deferrals: u32,
+    /// Its microshards in order, without those that failed before.
+    pub members: Vec<Member>,
+}
+
+/// One microshard of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Its place in plan order.
+    pub seq: i64,
+    /// Its id in the manifest.
+    pub microshard_id: i64,
+    /// Where it is.
+    pub uri: String,
+    /// Rows the manifest counts.
+    pub rows: Option<u64>,
+    /// Bytes the manifest counts.
+    pub bytes: Option<u64>,
+    /// SHA-256 in the manifest.
+    pub sha256: Option<[u8; 32]>,
+    /// How often it was tried in vain.
+    pub tries: u32,
+    /// Since when, Unix milliseconds; 0 where it was not.
+    pub tried_since_ms: i64,
+}
+
+/// Who claims, when, and until when.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Claimer<'a> {
+    pub(crate) owner: &'a str,
+    pub(crate) now_ms: i64,
+    pub(crate) lease_ms: i64,
+}
+
+const PROMOTE: &str = "UPDATE shards SET state = 0, not_before = NULL WHERE shard IN
+   (SELECT shard FROM shards INDEXED BY shards_waiting WHERE state = 1 AND not_before <= ?1 LIMIT 64)";
+
+/// A handful of rows a run: the counters, never the shards.
+const CHOOSE: &str = "SELECT g.grp FROM groups g JOIN runs r ON r.run = g.run WHERE g.pending > 0
+   ORDER BY r.turn, g.work_left DESC, g.grp LIMIT 1";
+
+const CLAIM_PENDING: &str = "UPDATE shards SET state = 2, owner = ?2, attempt = attempt + 1, lease_expires_at = ?3
+   WHERE shard = (SELECT shard FROM shards INDEXED BY shards_pending WHERE state = 0 AND grp = ?1 ORDER BY shard LIMIT 1)
+   RETURNING shard, grp, name, first, last, attempt, deferrals";
+
+const CLAIM_EXPIRED: &str =
+    "UPDATE shards SET owner = ?2, attempt = attempt + 1, lost = lost + 1, lease_expires_at = ?3
+   WHERE shard = (SELECT shard FROM shards INDEXED BY shards_claimed
+                  WHERE state = 2 AND lease_expires_at <= ?1 ORDER BY lease_expires_at LIMIT 1)
+   RETURNING shard, grp, name, first, last, attempt, deferrals";
+
+const MEMBERS: &str = "SELECT m.seq, m.microshard_id, m.uri, m.rows, m.bytes, m.sha256, t.tries, t.since
+   FROM microshards m LEFT JOIN troubles t ON t.seq = m.seq
+   WHERE m.seq BETWEEN ?1 AND ?2 AND NOT EXISTS (SELECT 1 FROM exceptions e WHERE e.seq = m.seq) ORDER BY m.seq";
+
+/// The statements of a claim, for the test that reads their query plans.
+#[doc(hidden)]
+pub const STATEMENTS: [&str; 4] = [PROMOTE, CLAIM_PENDING, CLAIM_EXPIRED, MEMBERS];
+
+/// A shard as the claiming update returns it.
+struct Claimed {
+    shard: i64,
+    grp: i64,
+    name: String,
+    first: i64,
+    last: i64,
+    attempt: i64,
+    deferrals: u32,
+}
+
+impl Queue {
+    /// Claims the next shard, inside the caller's transaction; `None` where nothing can be claimed now.
+    pub(crate) fn claim(&self, claimer: Claimer<'_>) -> Result<Option<Job>> {
+        self.promote(claimer.now_ms)?;
+        let claimed = match self.claim_pending(claimer)? {
+            Some(claimed) => Some(claimed),
+            None => self.claim_expired(claimer)?,
+        };
+        claimed.map(|claimed| self.job(claimed)).transpose()
+    }
+
+    /// Brings deferred shards whose time has come back to pending.
+    fn promote(&self, now_ms: i64) -> Result<()> {
+        self.conn
+            .prepare_cached(PROMOTE)
+            .and_then(|mut update| update.execute([now_ms]))
+            .named("claim in", &self.path)?;
+        Ok(())
+    }
+
+    fn claim_pending(&self, claimer: Claimer<'_>) -> Result<Option<Claimed>> {
+        let group: Option<i64> = self
+            .conn
+            .prepare_cached(CHOOSE)
+            .and_then(|mut select| select.query_row([], |row| row.get(0)).optional())
+            .named("claim in", &self.path)?;
+        let Some(group) = group else { return Ok(None) };
+        let claimed = self.claim_with(CLAIM_PENDING, group, claimer)?;
+        if let Some(claimed) = &claimed {
+            self.conn
+                .prepare_cached(
+                    "UPDATE runs SET turn = turn + CAST((SELECT work FROM shards WHERE shard = ?2) AS REAL) / weight
+                     WHERE run = (SELECT run FROM groups WHERE grp = ?1)",
+                )
+                .and_then(|mut update| update.execute([claimed.grp, claimed.shard]))
+                .named("claim in", &self.path)?;
+        }
+        Ok(claimed)
+    }
+
+    /// Phase 2. A shard whose leases keep getting lost fails here instead of being claimed for ever.
+    fn claim_expired(&self, claimer: Claimer<'_>) -> Result<Option<Claimed>> {
+        loop {
+            let claimed = self.claim_with(CLAIM_EXPIRED, claimer.now_ms, claimer)?;
+            match claimed {
+                Some(claimed) if self.fail_if_lost_too_often(claimed.shard)? => {}
+                other => return Ok(other),
+            }
+        }
+    }
+
+    fn claim_with(&self, sql: &'static str, key: i64, claimer: Claimer<'_>) -> Result<Option<Claimed>> {
+        let expires = claimer.now_ms + claimer.lease_ms;
+        let mut update = self.conn.prepare_cached(sql).named("claim in", &self.path)?;
+        // Read to its end: a cursor that is left open keeps the write lock.
+        let claimed = update
+            .query_map(params![key, claimer.owner, expires], claimed)
+            .and_then(|rows| rows.collect::<rusqlite::Result<Vec<_>>>())
+            .named("claim in", &self.path)?;
+        Ok(claimed.into_iter().next())
+    }
+
+    fn job(&self, claimed: Claimed) -> Result<Job> {
+        let (run_id, language) = self
+            .conn
+            .prepare_cached("SELECT r.run_id, g.language FROM groups g JOIN runs r ON r.run = g.run WHERE g.grp = ?1")
+            .and_then(|mut select| select.query_row([claimed.grp], |row| Ok((row.get(0)?, row.get(1)?))))
+            .named("read", &self.path)?;
+        Ok(Job {
+            lease: Lease { shard: claimed.shard, attempt: claimed.attempt, pulse: Pulse::default() },
+            run_id,
+            language,
+            name: claimed.name,
+            deferrals: claimed.deferrals,
+            members: self.members(claimed.first, claimed.last)?,
+        })
+    }
+
+    /// The microshards of a range in order, without exceptions.
+    pub(crate) fn members(&self, first: i64, last: i64) -> Result<Vec<Member>> {
+        self.conn
+            .prepare_cached(MEMBERS)
+            .and_then(|mut select| select.query_map([first, last], member)?.collect())
+            .named("read", &self.path)
+    }
+
+    /// When something can be claimed again, Unix milliseconds: the earliest of deferred shards and leases; `None` where
+    /// nothing is live.
+    pub(crate) fn next_claim_at(&self) -> Result<Option<i64>> {
+        self.conn
+            .prepare_cached(
+                "SELECT min(at) FROM (
+                   SELECT min(not_before) AS at FROM shards INDEXED BY shards_waiting WHERE state = 1
+                   UNION ALL SELECT min(lease_expires_at) FROM shards INDEXED BY shards_claimed WHERE state = 2)",
+            )
+            .and_then(|mut select| select.query_row([], |row| row.get(0)))
+            .named("read", &self.path)
+    }
+}
+
+fn claimed(row: &Row<'_>) -> rusqlite::Result<Claimed> {
+    Ok(Claimed {
+        shard: row.get(0)?,
+        grp: row.get(1)?,
+        name: row.get(2)?,
+        first: row.get(3)?,
+        last: row.get(4)?,
+        attempt: row.get(5)?,
+        deferrals: row.get(6)?,
+    })
+}
+
+fn member(row: &Row<'_>) -> rusqlite::Result<Member> {
+    Ok(Member {
+        seq: row.get(0)?,
+        microshard_id: row.get(1)?,
+        uri: row.get(2)?,
+        rows: row.get::<_, Option<i64>>(3)?.map(|rows| rows as u64),
+        bytes: row.get::<_, Option<i64>>(4)?.map(|bytes| bytes as u64),
+        sha256: row.get(5)?,
+        tries: row.get::<_, Option<u32>>(6)?.unwrap_or(0),
+        tried_since_ms: row.get::<_, Option<i64>>(7)?.unwrap_or(0),
+    })
+}

@@ -1,0 +1,398 @@
+//! From staging into the queue, in plan order. Microshards are copied in short transactions, so that a runner at work is
+//! not held up; they count only when the last transaction adds their shards. What a killed snapshot leaves behind lies
+//! beyond the last shard and is removed by the next one.
+
+use rusqlite::{OptionalExtension, Row, params};
+
+use crate::error::{Error, Named, Result};
+use crate::file::{Queue, now_ms};
+use crate::intake::{Cut, GroupTotals, NewSnapshot, Planned, Planner, Size};
+use crate::staging::{Item, Staging};
+
+/// Microshards copied in one transaction: some 50 ms of the writer's time.
+const COPY_BATCH: u64 = 20_000;
+
+/// A group's range in the queue.
+struct Group {
+    totals: GroupTotals,
+    first: i64,
+    last: i64,
+}
+
+/// The copy from staging to queue, and the cutting.
+pub(crate) struct Copying<'a> {
+    queue: &'a Queue,
+    /// The file is being loaded for the first time: no index yet, duplicates are looked for at the end.
+    new: bool,
+    run: i64,
+    snapshot: i64,
+    run_id: String,
+    first_new: i64,
+    next_id: i64,
+    groups: Vec<Group>,
+    planned: Planned,
+}
+
+impl<'a> Copying<'a> {
+    pub(crate) fn new(queue: &'a Queue, new: bool, snapshot: &NewSnapshot) -> Result<Copying<'a>> {
+        let conn = &queue.conn;
+        let path = &queue.path;
+        conn.execute_batch("BEGIN IMMEDIATE").named("write", path)?;
+        conn.execute("INSERT INTO runs(run_id) VALUES(?1) ON CONFLICT DO NOTHING", [&snapshot.run_id])
+            .named("write", path)?;
+        let run: i64 = conn
+            .query_row("SELECT run FROM runs WHERE run_id = ?1", [&snapshot.run_id], |row| row.get(0))
+            .named("read", path)?;
+        let number = match snapshot.number {
+            Some(number) => number,
+            None => conn
+                .query_row("SELECT coalesce(max(number) + 1, 0) FROM snapshots WHERE run = ?1", [run], |row| row.get(0))
+                .named("read", path)?,
+        };
+        conn.execute(
+            "INSERT INTO snapshots(run, number, claim) VALUES(?1, ?2, ?3)",
+            params![run, number, snapshot.claim],
+        )
+        .named("write", path)?;
+        let snapshot_row = conn.last_insert_rowid();
+        let (first_new, next_id) = conn
+            .query_row(
+                "SELECT (SELECT coalesce(max(seq), 0) + 1 FROM microshards),
+                        (SELECT coalesce(max(microshard_id), 0) + 1 FROM microshards WHERE run = ?1)",
+                [run],
+                |row| Ok((row.get(0)?, row.get(1)?)),
+            )
+            .named("read", path)?;
+        conn.execute_batch("COMMIT").named("write", path)?;
+        Ok(Copying {
+            queue,
+            new,
+            run,
+            snapshot: snapshot_row,
+            run_id: snapshot.run_id.clone(),
+            first_new,
+            next_id,
+            groups: Vec::new(),
+            planned: Planned { number, ..Planned::default() },
+        })
+    }
+
+    pub(crate) fn run(mut self, staging: &Staging, planner: &dyn Planner) -> Result<Planned> {
+        let result = self.copy(staging).and_then(|()| self.plan(planner));
+        if let Err(error) = result {
+            if !self.new {
+                self.queue.roll_back()?;
+                self.queue.drop_unplanned()?;
+            }
+            return Err(error);
+        }
+        Ok(self.planned)
+    }
+
+    fn copy(&mut self, staging: &Staging) -> Result<()> {
+        let path = &self.queue.path;
+        let conn = &self.queue.conn;
+        conn.execute_batch("BEGIN IMMEDIATE").named("write", path)?;
+        let mut copied = 0;
+        staging.for_each_in_plan_order(|item| {
+            if !self.new && self.is_known(item)? {
+                self.planned.known += 1;
+                return Ok(());
+            }
+            self.insert(item)?;
+            copied += 1;
+            if copied % COPY_BATCH == 0 && !self.new {
+                conn.execute_batch("COMMIT; BEGIN IMMEDIATE").named("write", path)?;
+            }
+            Ok(())
+        })?;
+        conn.execute_batch("COMMIT").named("write", path)
+    }
+
+    /// Whether an earlier snapshot brought this microshard. The same id or uri twice in one manifest is an error.
+    fn is_known(&self, item: &Item) -> Result<bool> {
+        let path = &self.queue.path;
+        let conn = &self.queue.conn;
+        if let Some(id) = item.microshard_id {
+            let seq: Option<i64> = conn
+                .prepare_cached(
+                    "SELECT seq FROM microshards WHERE run = ?1 AND microshard_id = ?2 ORDER BY seq DESC LIMIT 1",
+                )
+                .and_then(|mut select| select.query_row(params![self.run, id], |row| row.get(0)).optional())
+                .named("read", path)?;
+            match seq {
+                Some(seq) if seq >= self.first_new => return Err(duplicate_id(id)),
+                Some(seq) => return Ok(!self.queue.is_remainder(seq)?),
+                None => {}
+            }
+        }
+        let other: Option<(i64, i64)> = conn
+            .prepare_cached(
+                "SELECT seq, microshard_id FROM microshards WHERE uri_hash = ?1 AND run = ?2 AND uri = ?3
+                 ORDER BY seq DESC LIMIT 1",
+            )
+            .and_then(|mut select| {
+                let found = params![uri_hash(&item.uri), self.run, item.uri];
+                select.query_row(found, |row| Ok((row.get(0)?, row.get(1)?))).optional()
+            })
+            .named("read", path)?;
+        match (other, item.microshard_id) {
+            (Some((_, other)), Some(id)) => Err(duplicate_uri(&item.uri, other, id)),
+            (Some((seq, _)), None) => Ok(!self.queue.is_remainder(seq)?),
+            (None, _) => Ok(false),
+        }
+    }
+
+    fn insert(&mut self, item: &Item) -> Result<()> {
+        let id = item.microshard_id.unwrap_or(self.next_id);
+        self.next_id = self.next_id.max(id.saturating_add(1));
+        let conn = &self.queue.conn;
+        conn.prepare_cached(
+            "INSERT INTO microshards(run, microshard_id, uri, uri_hash, rows, bytes, sha256, created_at, updated_at)
+             VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+        )
+        .and_then(|mut insert| {
+            insert.execute(params![
+                self.run,
+                id,
+                item.uri,
+                uri_hash(&item.uri),
+                item.rows,
+                item.bytes.map(|bytes| bytes as i64),
+                item.sha256,
+                item.created_at,
+                item.updated_at
+            ])
+        })
+        .named("write", &self.queue.path)?;
+        let seq = conn.last_insert_rowid();
+        self.planned.added += 1;
+        self.count(item, seq);
+        Ok(())
+    }
+
+    fn count(&mut self, item: &Item, seq: i64) {
+        if self.groups.last().is_none_or(|group| group.totals.language != item.language) {
+            let totals = GroupTotals { language: item.language.clone(), microshards: 0, rows: Some(0), bytes: Some(0) };
+            self.groups.push(Group { totals, first: seq, last: seq });
+        }
+        if let Some(group) = self.groups.last_mut() {
+            group.last = seq;
+            group.totals.microshards += 1;
+            group.totals.rows = group.totals.rows.zip(item.rows).map(|(sum, rows)| sum + u64::from(rows));
+            group.totals.bytes = group.totals.bytes.zip(item.bytes).map(|(sum, bytes)| sum.saturating_add(bytes));
+        }
+    }
+
+    /// Cuts every group and adds the shards, in one transaction: the moment the snapshot counts.
+    fn plan(&mut self, planner: &dyn Planner) -> Result<()> {
+        let path = &self.queue.path;
+        let conn = &self.queue.conn;
+        let cuts = self
+            .groups
+            .iter()
+            .map(|group| planner.cut(&group.totals, &mut |each| self.queue.sizes(group.first, group.last, each)))
+            .collect::<Result<Vec<_>>>()?;
+        conn.execute_batch("BEGIN IMMEDIATE").named("write", path)?;
+        self.queue.drop_held(self.run, self.first_new)?;
+        self.planned.rows = Some(0);
+        for (group, cuts) in self.groups.iter().zip(cuts) {
+            let sum: u64 = cuts.iter().map(|cut| cut.microshards).sum();
+            assert_eq!(sum, group.totals.microshards, "the plan of {} loses microshards", group.totals.language);
+            self.planned.rows = self.planned.rows.zip(group.totals.rows).map(|(sum, rows)| sum + rows);
+            self.planned.shards += cuts.len() as u64;
+            self.planned.held += cuts.iter().filter(|cut| cut.held).map(|cut| cut.microshards).sum::<u64>();
+            self.add_shards(group, &cuts, planner)?;
+        }
+        conn.execute(
+            "UPDATE runs SET turn = max(turn, coalesce((SELECT min(r.turn) FROM runs r JOIN groups g ON g.run = r.run
+               WHERE r.run <> ?1 AND g.pending + g.claimed + g.waiting > 0), 0)) WHERE run = ?1",
+            [self.run],
+        )
+        .named("write", path)?;
+        conn.execute("UPDATE snapshots SET planned_at = ?2 WHERE snapshot = ?1", params![self.snapshot, now_ms()])
+            .named("write", path)?;
+        conn.execute_batch("COMMIT").named("write", path)
+    }
+
+    fn add_shards(&self, group: &Group, cuts: &[Cut], planner: &dyn Planner) -> Result<()> {
+        let path = &self.queue.path;
+        let language = &group.totals.language;
+        let grp = self.queue.group(self.run, language)?;
+        let mut first = group.first;
+        for (number, cut) in (0_u32..).zip(cuts) {
+            let last = first + cut.microshards as i64 - 1;
+            let name = planner.name(&self.run_id, language, self.planned.number, number);
+            let added = self
+                .queue
+                .conn
+                .prepare_cached(
+                    "INSERT INTO shards(grp, snapshot, number, name, first, last, members, work, bytes_planned, closed_by, state)
+                     SELECT ?1, ?2, ?3, ?4, ?5, ?6, count(*), iif(count(rows) = count(*), sum(rows), count(*)),
+                            iif(count(bytes) = count(*), sum(bytes), NULL), ?7, ?8
+                     FROM microshards WHERE seq BETWEEN ?5 AND ?6",
+                )
+                .and_then(|mut insert| {
+                    insert.execute(params![
+                        grp,
+                        self.snapshot,
+                        number,
+                        name,
+                        first,
+                        last,
+                        cut.closed_by,
+                        if cut.held { 5 } else { 0 }
+                    ])
+                });
+            if let Err(error) = &added
+                && error.sqlite_error_code() == Some(rusqlite::ErrorCode::ConstraintViolation)
+            {
+                return Err(Error::Input(format!(
+                    "the shard name {name} of language {language:?} is taken by another run or language: \
+                     names are reduced to [A-Za-z0-9_.-], so rename one of them"
+                )));
+            }
+            added.named("write", path)?;
+            first = last + 1;
+        }
+        Ok(())
+    }
+}
+
+impl Queue {
+    /// The row of (run, language), made where it is absent.
+    pub(crate) fn group(&self, run: i64, language: &str) -> Result<i64> {
+        self.conn
+            .prepare_cached("INSERT INTO groups(run, language) VALUES(?1, ?2) ON CONFLICT DO NOTHING")
+            .and_then(|mut insert| insert.execute(params![run, language]))
+            .named("write", &self.path)?;
+        self.conn
+            .query_row("SELECT grp FROM groups WHERE run = ?1 AND language = ?2", params![run, language], |row| {
+                row.get(0)
+            })
+            .named("read", &self.path)
+    }
+
+    fn sizes(&self, first: i64, last: i64, each: &mut dyn FnMut(Size)) -> Result<()> {
+        let mut select = self
+            .conn
+            .prepare_cached(
+                "SELECT coalesce(rows, 0), coalesce(bytes, 0) FROM microshards WHERE seq BETWEEN ?1 AND ?2 ORDER BY seq",
+            )
+            .named("read", &self.path)?;
+        let mut rows = select.query([first, last]).named("read", &self.path)?;
+        while let Some(row) = rows.next().named("read", &self.path)? {
+            each(size(row).named("read", &self.path)?);
+        }
+        Ok(())
+    }
+
+    /// Ends a transaction that an error left open.
+    pub(crate) fn roll_back(&self) -> Result<()> {
+        if self.conn.is_autocommit() {
+            return Ok(());
+        }
+        self.conn.execute_batch("ROLLBACK").named("roll back", &self.path)
+    }
+
+    /// Removes what a killed snapshot copied: all that lies beyond the last shard. Callers hold the intake lock.
+    pub(crate) fn drop_unplanned(&self) -> Result<()> {
+        self.conn
+            .execute_batch(
+                "BEGIN IMMEDIATE;
+                 DELETE FROM microshards WHERE seq > (SELECT coalesce(max(last), 0) FROM shards);
+                 DELETE FROM snapshots WHERE planned_at IS NULL;
+                 COMMIT",
+            )
+            .named("clean", &self.path)
+    }
+
+    pub(crate) fn has_held(&self) -> Result<bool> {
+        self.conn
+            .query_row("SELECT EXISTS(SELECT 1 FROM shards WHERE state = 5 AND error IS NULL)", [], |row| row.get(0))
+            .named("read", &self.path)
+    }
+
+    /// Whether the microshard is part of a remainder that was held back.
+    fn is_remainder(&self, seq: i64) -> Result<bool> {
+        self.conn
+            .prepare_cached(
+                "SELECT EXISTS(SELECT 1 FROM shards WHERE state = 5 AND error IS NULL AND ?1 BETWEEN first AND last)",
+            )
+            .and_then(|mut select| select.query_row([seq], |row| row.get(0)))
+            .named("read", &self.path)
+    }
+
+    /// Takes apart the run's held remainders, whose microshards have been copied to `first_new` and beyond.
+    pub(crate) fn drop_held(&self, run: i64, first_new: i64) -> Result<()> {
+        let held = "shard IN (SELECT s.shard FROM shards s JOIN groups g ON g.grp = s.grp
+                     WHERE s.state = 5 AND s.error IS NULL AND g.run = ?1 AND s.first < ?2)";
+        self.conn
+            .execute(
+                &format!(
+                    "DELETE FROM microshards WHERE seq IN (SELECT m.seq FROM shards h JOIN microshards m
+                       ON m.seq BETWEEN h.first AND h.last WHERE h.{held})"
+                ),
+                [run, first_new],
+            )
+            .named("write", &self.path)?;
+        self.conn.execute(&format!("DELETE FROM shards WHERE {held}"), [run, first_new]).named("write", &self.path)?;
+        Ok(())
+    }
+
+    /// After a first load: an id or a uri that the manifest lists twice.
+    pub(crate) fn check_unique(&self) -> Result<()> {
+        let twice: Option<i64> = self
+            .conn
+            .query_row(
+                "SELECT microshard_id FROM microshards INDEXED BY microshards_id
+                 GROUP BY run, microshard_id HAVING count(*) > 1 LIMIT 1",
+                [],
+                |row| row.get(0),
+            )
+            .optional()
+            .named("check", &self.path)?;
+        if let Some(id) = twice {
+            return Err(duplicate_id(id));
+        }
+        let twice: Option<(String, i64, i64)> = self
+            .conn
+            .query_row(
+                "SELECT a.uri, a.microshard_id, b.microshard_id FROM
+                   (SELECT uri_hash FROM microshards INDEXED BY microshards_uri GROUP BY uri_hash HAVING count(*) > 1) twice
+                 JOIN microshards a ON a.uri_hash = twice.uri_hash
+                 JOIN microshards b ON b.uri_hash = a.uri_hash AND b.run = a.run AND b.uri = a.uri AND b.seq > a.seq
+                 LIMIT 1",
+                [],
+                |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+            )
+            .optional()
+            .named("check", &self.path)?;
+        match twice {
+            Some((uri, one, other)) => Err(duplicate_uri(&uri, one, other)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn size(row: &Row<'_>) -> rusqlite::Result<Size> {
+    Ok(Size { rows: row.get::<_, i64>(0)? as u64, bytes: row.get::<_, i64>(1)? as u64 })
+}
+
+fn duplicate_id(id: i64) -> Error {
+    Error::Input(format!("the manifest lists microshard {id} twice: its rows would be written twice"))
+}
+
+fn duplicate_uri(uri: &str, one: i64, other: i64) -> Error {
+    Error::Input(format!(
+        "the manifest lists {uri} twice, as microshards {one} and {other}: its rows would be written twice"
+    ))
+}
+
+/// FNV-1a, 64 bits: only narrows the search, uris are then compared.
+pub(crate) fn uri_hash(uri: &str) -> i64 {
+    let hash = uri
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    hash as i64
+}

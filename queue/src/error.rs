@@ -1,0 +1,92 @@
+//! What can go wrong with a queue file, each with what to do about it.
+
+use std::path::{Path, PathBuf};
+
+/// The result of an operation on the queue.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Trouble with the queue file, or with what was asked of it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no such file.
+    #[error("no queue at {}: make one with `compact-local snapshot --queue {}`", .0.display(), .0.display())]
+    Missing(PathBuf),
+    /// The file is something else.
+    #[error("{} is not a queue of compact-local: name another file with --queue", .0.display())]
+    Foreign(PathBuf),
+    /// The file was written by a newer version.
+    #[error("{} has schema version {found}, this program knows up to {known}: use the newer program", path.display())]
+    Newer {
+        /// Which file.
+        path: PathBuf,
+        /// Its version.
+        found: i64,
+        /// Ours.
+        known: i64,
+    },
+    /// The bundled SQLite has a known fault.
+    #[error("SQLite {0} can lose committed pages; 3.51.3 or newer is needed: rebuild with the bundled one")]
+    Sqlite(String),
+    /// The file system refused.
+    #[error("failed to {operation} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// SQLite refused.
+    #[error("failed to {operation} {}: {source}{}", path.display(), advice(source))]
+    Database {
+        /// What was tried.
+        operation: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// The cause.
+        source: rusqlite::Error,
+    },
+    /// The caller's input cannot be taken.
+    #[error("{0}")]
+    Input(String),
+    /// The thread that owns the connection is gone; its own error says why.
+    #[error("the queue's writer has stopped")]
+    Stopped,
+}
+
+/// What to do about an SQLite error; empty where the message says it all.
+fn advice(error: &rusqlite::Error) -> &'static str {
+    use rusqlite::ErrorCode::*;
+    match error.sqlite_error_code() {
+        Some(DiskFull) => ": free some disk space and run again; nothing committed is lost",
+        Some(ReadOnly) => ": the file or its directory is read-only",
+        Some(DatabaseCorrupt) => {
+            ": the file is damaged; restore it, or snapshot into a new one and run `sync-back` there"
+        }
+        Some(DatabaseBusy | DatabaseLocked) => ": another process holds it",
+        Some(CannotOpen) => ": check that its directory exists and can be written",
+        _ => "",
+    }
+}
+
+/// Names the operation and the file an SQLite error belongs to.
+pub(crate) trait Named<T> {
+    /// Turns an SQLite error into ours.
+    fn named(self, operation: &'static str, path: &Path) -> Result<T>;
+}
+
+impl<T> Named<T> for rusqlite::Result<T> {
+    fn named(self, operation: &'static str, path: &Path) -> Result<T> {
+        self.map_err(|source| match source.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::NotADatabase) => Error::Foreign(path.to_owned()),
+            _ => Error::Database { operation, path: path.to_owned(), source },
+        })
+    }
+}
+
+impl<T> Named<T> for std::io::Result<T> {
+    fn named(self, operation: &'static str, path: &Path) -> Result<T> {
+        self.map_err(|source| Error::Io { operation, path: path.to_owned(), source })
+    }
+}

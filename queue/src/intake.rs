@@ -1,0 +1,181 @@
+//! Taking a snapshot into the queue: microshards are staged, then `copying.rs` brings them into plan order and cuts them.
+//! A first snapshot builds the file under another name; on any error the queue is as it was.
+
+use std::path::{Path, PathBuf};
+
+use rusqlite::Row;
+
+use crate::copying::Copying;
+use crate::error::{Error, Named, Result};
+use crate::file::Queue;
+use crate::lock::{Lock, LockKind, with_suffix};
+use crate::staging::{Item, Staging, remove};
+
+/// What a group's new microshards come to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupTotals {
+    /// Their language.
+    pub language: String,
+    /// How many.
+    pub microshards: u64,
+    /// Rows; `None` where the manifest lacks a count.
+    pub rows: Option<u64>,
+    /// Bytes; `None` where the manifest lacks a size.
+    pub bytes: Option<u64>,
+}
+
+/// The size of one microshard, as the manifest counts it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Size {
+    /// Rows, 0 where unknown.
+    pub rows: u64,
+    /// Bytes, 0 where unknown.
+    pub bytes: u64,
+}
+
+/// One shard: so many of the group's next microshards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cut {
+    /// How many, at least one.
+    pub microshards: u64,
+    /// Kept back, as an incomplete remainder.
+    pub held: bool,
+    /// What closed it, for `plan`: `rows`, `bytes`, `microshards`, `end`.
+    pub closed_by: &'static str,
+}
+
+/// Calls its argument for each microshard of a group, in plan order; may be called more than once.
+pub type SizesPass<'a> = dyn FnMut(&mut dyn FnMut(Size)) -> Result<()> + 'a;
+
+/// Decides the shards; pure.
+pub trait Planner {
+    /// Cuts a group. The cuts must add up to the group's microshards.
+    fn cut(&self, group: &GroupTotals, sizes: &mut SizesPass<'_>) -> Result<Vec<Cut>>;
+    /// The base name of a shard's object.
+    fn name(&self, run_id: &str, language: &str, snapshot: u32, shard: u32) -> String;
+}
+
+/// The snapshot that is taken.
+#[derive(Debug, Clone)]
+pub struct NewSnapshot {
+    /// The run.
+    pub run_id: String,
+    /// Its number within the run; `None`: the queue hands it out.
+    pub number: Option<u32>,
+    /// The caller's record of how the manifest is held.
+    pub claim: String,
+}
+
+/// What a snapshot added.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Planned {
+    /// Microshards that are new in the queue.
+    pub added: u64,
+    /// Microshards that were there already.
+    pub known: u64,
+    /// Shards planned, those held included.
+    pub shards: u64,
+    /// Microshards held back as remainders.
+    pub held: u64,
+    /// Rows planned; `None` where the manifest lacks counts.
+    pub rows: Option<u64>,
+    /// The snapshot's number.
+    pub number: u32,
+}
+
+/// A snapshot being taken. Holds the intake lock.
+#[derive(Debug)]
+pub struct Intake {
+    staging: Staging,
+    path: PathBuf,
+    _lock: Lock,
+}
+
+impl Intake {
+    /// Begins a snapshot into `path`, which may or may not exist.
+    ///
+    /// # Errors
+    /// Where another snapshot is at work on it, or it is no queue.
+    pub fn begin(path: &Path) -> Result<Intake> {
+        if path.try_exists().named("look for", path)? {
+            Queue::open(path)?;
+        }
+        let Some(lock) = Lock::try_acquire(path, LockKind::Intake)? else {
+            return Err(Error::Input(format!(
+                "another snapshot or retry is at work on {}: wait for it to end",
+                path.display()
+            )));
+        };
+        Ok(Intake { staging: Staging::create(&with_suffix(path, ".staged"))?, path: path.to_owned(), _lock: lock })
+    }
+
+    /// Adds one microshard.
+    pub fn add(&mut self, item: &Item) -> Result<()> {
+        self.staging.add(item)
+    }
+
+    /// Plans what was added and makes it part of the queue. On an error the queue is as it was.
+    pub fn plan(mut self, snapshot: &NewSnapshot, planner: &dyn Planner) -> Result<Planned> {
+        if self.path.exists() {
+            let queue = Queue::open(&self.path)?;
+            queue.drop_unplanned()?;
+            self.restage_held(&queue, &snapshot.run_id)?;
+            return Copying::new(&queue, false, snapshot)?.run(&self.staging, planner);
+        }
+        let temporary = with_suffix(&self.path, ".loading");
+        remove(&temporary)?;
+        let result = self.plan_new(&temporary, snapshot, planner);
+        if result.is_err() {
+            remove(&temporary)?;
+        }
+        result
+    }
+
+    fn plan_new(&self, temporary: &Path, snapshot: &NewSnapshot, planner: &dyn Planner) -> Result<Planned> {
+        let queue = Queue::create_new(temporary)?;
+        let planned = Copying::new(&queue, true, snapshot)?.run(&self.staging, planner)?;
+        queue.index_new()?;
+        queue.check_unique()?;
+        queue.finish_new(&self.path)?;
+        Ok(planned)
+    }
+
+    /// Remainders that an earlier snapshot held back are planned again, together with what is new: as the manifest now
+    /// lists them, or as they were where it doesn't.
+    fn restage_held(&mut self, queue: &Queue, run_id: &str) -> Result<()> {
+        if !queue.has_held()? {
+            return Ok(());
+        }
+        self.staging.index()?;
+        let mut select = queue
+            .conn
+            .prepare(
+                "SELECT m.microshard_id, g.language, m.uri, m.rows, m.bytes, m.sha256, m.created_at, m.updated_at
+                 FROM shards s JOIN groups g ON g.grp = s.grp JOIN runs r ON r.run = g.run
+                 JOIN microshards m ON m.seq BETWEEN s.first AND s.last
+                 WHERE s.state = 5 AND s.error IS NULL AND r.run_id = ?1",
+            )
+            .named("read", &queue.path)?;
+        let mut rows = select.query([run_id]).named("read", &queue.path)?;
+        while let Some(row) = rows.next().named("read", &queue.path)? {
+            let item = held_item(row).named("read", &queue.path)?;
+            if !self.staging.contains(item.microshard_id.unwrap_or_default(), &item.uri)? {
+                self.staging.add(&item)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn held_item(row: &Row<'_>) -> rusqlite::Result<Item> {
+    Ok(Item {
+        microshard_id: Some(row.get(0)?),
+        language: row.get(1)?,
+        uri: row.get(2)?,
+        rows: row.get(3)?,
+        bytes: row.get::<_, Option<i64>>(4)?.map(|bytes| bytes as u64),
+        sha256: row.get(5)?,
+        created_at: row.get(6)?,
+        updated_at: row.get(7)?,
+    })
+}
