@@ -73,3 +73,24 @@ impl std::error::Error for StoreError {
         self.source.as_deref().map(|source| source as _)
     }
 }
+
+/// The whole chain of causes in one line; a cause that its effect has already told is left out.
+pub fn sentence(error: &anyhow::Error) -> String {
+    let mut sentence = String::new();
+    for cause in error.chain() {
+        let text = cause.to_string();
+        if sentence.is_empty() {
+            sentence = text;
+        } else if !sentence.contains(&text) {
+            sentence = format!("{sentence}: {text}");
+        }
+    }
+    sentence.replace('\n', " ")
+}
+
+/// Whether the cause is that nobody reads our output any more.
+pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+    })
+}

@@ -6,7 +6,7 @@ use rusqlite::{OptionalExtension, Row, params};
 
 use crate::error::{Error, Named, Result};
 use crate::file::{Queue, now_ms};
-use crate::intake::{Cut, GroupTotals, NewSnapshot, Planned, Planner, Size};
+use crate::intake::{Cut, GroupTotals, NameShard, NewSnapshot, Number, Planned, Planner, Size};
 use crate::staging::{Item, Staging};
 
 /// Microshards copied in one transaction: some 50 ms of the writer's time.
@@ -44,9 +44,13 @@ impl<'a> Copying<'a> {
             .query_row("SELECT run FROM runs WHERE run_id = ?1", [&snapshot.run_id], |row| row.get(0))
             .named("read", path)?;
         let number = match snapshot.number {
-            Some(number) => number,
-            None => conn
-                .query_row("SELECT coalesce(max(number) + 1, 0) FROM snapshots WHERE run = ?1", [run], |row| row.get(0))
+            Number::Given(number) => number,
+            Number::From(least) => conn
+                .query_row(
+                    "SELECT max(?2, coalesce(max(number) + 1, 0)) FROM snapshots WHERE run = ?1",
+                    params![run, least],
+                    |row| row.get(0),
+                )
                 .named("read", path)?,
         };
         conn.execute(
@@ -77,8 +81,8 @@ impl<'a> Copying<'a> {
         })
     }
 
-    pub(crate) fn run(mut self, staging: &Staging, planner: &dyn Planner) -> Result<Planned> {
-        let result = self.copy(staging).and_then(|()| self.plan(planner));
+    pub(crate) fn run(mut self, staging: &Staging, planner: &dyn Planner, name: &NameShard) -> Result<Planned> {
+        let result = self.copy(staging).and_then(|()| self.plan(planner, name));
         if let Err(error) = result {
             if !self.new {
                 self.queue.roll_back()?;
@@ -185,7 +189,7 @@ impl<'a> Copying<'a> {
     }
 
     /// Cuts every group and adds the shards, in one transaction: the moment the snapshot counts.
-    fn plan(&mut self, planner: &dyn Planner) -> Result<()> {
+    fn plan(&mut self, planner: &dyn Planner, name: &NameShard) -> Result<()> {
         let path = &self.queue.path;
         let conn = &self.queue.conn;
         let cuts = self
@@ -202,7 +206,7 @@ impl<'a> Copying<'a> {
             self.planned.rows = self.planned.rows.zip(group.totals.rows).map(|(sum, rows)| sum + rows);
             self.planned.shards += cuts.len() as u64;
             self.planned.held += cuts.iter().filter(|cut| cut.held).map(|cut| cut.microshards).sum::<u64>();
-            self.add_shards(group, &cuts, planner)?;
+            self.add_shards(group, &cuts, name)?;
         }
         conn.execute(
             "UPDATE runs SET turn = max(turn, coalesce((SELECT min(r.turn) FROM runs r JOIN groups g ON g.run = r.run
@@ -215,14 +219,14 @@ impl<'a> Copying<'a> {
         conn.execute_batch("COMMIT").named("write", path)
     }
 
-    fn add_shards(&self, group: &Group, cuts: &[Cut], planner: &dyn Planner) -> Result<()> {
+    fn add_shards(&self, group: &Group, cuts: &[Cut], name: &NameShard) -> Result<()> {
         let path = &self.queue.path;
         let language = &group.totals.language;
         let grp = self.queue.group(self.run, language)?;
         let mut first = group.first;
         for (number, cut) in (0_u32..).zip(cuts) {
             let last = first + cut.microshards as i64 - 1;
-            let name = planner.name(&self.run_id, language, self.planned.number, number);
+            let shard_name = name(&self.run_id, language, self.planned.number, number);
             let added = self
                 .queue
                 .conn
@@ -237,7 +241,7 @@ impl<'a> Copying<'a> {
                         grp,
                         self.snapshot,
                         number,
-                        name,
+                        shard_name,
                         first,
                         last,
                         cut.closed_by,
@@ -248,7 +252,7 @@ impl<'a> Copying<'a> {
                 && error.sqlite_error_code() == Some(rusqlite::ErrorCode::ConstraintViolation)
             {
                 return Err(Error::Input(format!(
-                    "the shard name {name} of language {language:?} is taken by another run or language: \
+                    "the shard name {shard_name} of language {language:?} is taken by another run or language: \
                      names are reduced to [A-Za-z0-9_.-], so rename one of them"
                 )));
             }

@@ -5,7 +5,7 @@ use rusqlite::{Row, params};
 
 use crate::error::{Error, Named, Result};
 use crate::file::Queue;
-use crate::intake::Planner;
+use crate::intake::NameShard;
 use crate::lock::{Lock, LockKind};
 
 /// A microshard that failed.
@@ -73,7 +73,7 @@ impl Queue {
     ///
     /// # Errors
     /// Where a snapshot or another retry is at work, or a named microshard has not failed.
-    pub fn retry(&self, selection: &RetrySelection, planner: &dyn Planner) -> Result<Retried> {
+    pub fn retry(&self, selection: &RetrySelection, name: &NameShard) -> Result<Retried> {
         let Some(_lock) = Lock::try_acquire(&self.path, LockKind::Intake)? else {
             return Err(Error::Input(
                 "a snapshot or another retry is at work on this queue: wait for it to end".to_owned(),
@@ -95,7 +95,7 @@ impl Queue {
         self.transaction(|| {
             self.mark(&chosen)?;
             let mut retried = Retried { unheld: self.unhold()?, ..Retried::default() };
-            self.add_retries(planner, &mut retried)?;
+            self.add_retries(name, &mut retried)?;
             retried.microshards = chosen.len() as u64;
             Ok(retried)
         })
@@ -133,7 +133,7 @@ impl Queue {
     }
 
     /// One new shard for every shard that failures are brought back from: never larger than it was.
-    fn add_retries(&self, planner: &dyn Planner, retried: &mut Retried) -> Result<()> {
+    fn add_retries(&self, name: &NameShard, retried: &mut Retried) -> Result<()> {
         let sources: Vec<(i64, i64, i64, i64, u32, String, String)> = self
             .conn
             .prepare(
@@ -159,14 +159,14 @@ impl Queue {
                     |row| row.get(0),
                 )
                 .named("read", &self.path)?;
-            let name = planner.name(&run_id, &language, snapshot_number, number);
+            let shard_name = name(&run_id, &language, snapshot_number, number);
             self.copy_failures(source, run)?;
             self.execute(
                 "INSERT INTO shards(grp, snapshot, number, name, first, last, members, work, bytes_planned, closed_by, state)
                  SELECT ?1, ?2, ?3, ?4, min(seq), max(seq), count(*), iif(count(rows) = count(*), sum(rows), count(*)),
                         iif(count(bytes) = count(*), sum(bytes), NULL), 'retry', 0
                  FROM microshards WHERE seq > (SELECT coalesce(max(last), 0) FROM shards)",
-                params![grp, snapshot, number, name],
+                params![grp, snapshot, number, shard_name],
             )?;
             let shard = self.conn.last_insert_rowid();
             self.execute(

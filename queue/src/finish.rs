@@ -10,8 +10,8 @@ use crate::file::{Queue, now_ms};
 /// Deferrals of one shard in a row without progress; then it fails.
 pub const DEFERRALS_MAX: u32 = 360;
 
-/// What a published shard is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What a published shard is. Without rows it has no object: its key is empty.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Receipt {
     /// Its object's key, relative to the output.
     pub key: String,

@@ -51,8 +51,18 @@ pub type SizesPass<'a> = dyn FnMut(&mut dyn FnMut(Size)) -> Result<()> + 'a;
 pub trait Planner {
     /// Cuts a group. The cuts must add up to the group's microshards.
     fn cut(&self, group: &GroupTotals, sizes: &mut SizesPass<'_>) -> Result<Vec<Cut>>;
-    /// The base name of a shard's object.
-    fn name(&self, run_id: &str, language: &str, snapshot: u32, shard: u32) -> String;
+}
+
+/// Gives the base name of a shard's object from run, language, the snapshot's number and the shard's; pure.
+pub type NameShard = dyn Fn(&str, &str, u32, u32) -> String;
+
+/// Where a snapshot's number comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Number {
+    /// The manifest has handed it out.
+    Given(u32),
+    /// The queue hands it out: the next it has not used, but not below this.
+    From(u32),
 }
 
 /// The snapshot that is taken.
@@ -60,8 +70,8 @@ pub trait Planner {
 pub struct NewSnapshot {
     /// The run.
     pub run_id: String,
-    /// Its number within the run; `None`: the queue hands it out.
-    pub number: Option<u32>,
+    /// Its number within the run.
+    pub number: Number,
     /// The caller's record of how the manifest is held.
     pub claim: String,
 }
@@ -115,25 +125,25 @@ impl Intake {
     }
 
     /// Plans what was added and makes it part of the queue. On an error the queue is as it was.
-    pub fn plan(mut self, snapshot: &NewSnapshot, planner: &dyn Planner) -> Result<Planned> {
+    pub fn plan(mut self, snapshot: &NewSnapshot, planner: &dyn Planner, name: &NameShard) -> Result<Planned> {
         if self.path.exists() {
             let queue = Queue::open(&self.path)?;
             queue.drop_unplanned()?;
             self.restage_held(&queue, &snapshot.run_id)?;
-            return Copying::new(&queue, false, snapshot)?.run(&self.staging, planner);
+            return Copying::new(&queue, false, snapshot)?.run(&self.staging, planner, name);
         }
         let temporary = with_suffix(&self.path, ".loading");
         remove(&temporary)?;
-        let result = self.plan_new(&temporary, snapshot, planner);
+        let result = self.plan_new(&temporary, snapshot, planner, name);
         if result.is_err() {
             remove(&temporary)?;
         }
         result
     }
 
-    fn plan_new(&self, temporary: &Path, snapshot: &NewSnapshot, planner: &dyn Planner) -> Result<Planned> {
+    fn plan_new(&self, temporary: &Path, snapshot: &NewSnapshot, planner: &dyn Planner, name: &NameShard) -> Result<Planned> {
         let queue = Queue::create_new(temporary)?;
-        let planned = Copying::new(&queue, true, snapshot)?.run(&self.staging, planner)?;
+        let planned = Copying::new(&queue, true, snapshot)?.run(&self.staging, planner, name)?;
         queue.index_new()?;
         queue.check_unique()?;
         queue.finish_new(&self.path)?;

@@ -38,7 +38,7 @@ pub use error::{Error, Result};
 pub use failures::{FailedMicroshard, Retried, RetrySelection};
 pub use file::{Queue, now_ms};
 pub use finish::{DEFERRALS_MAX, Failure, Finish, Finished, Outcome, Receipt};
-pub use intake::{Cut, GroupTotals, Intake, NewSnapshot, Planned, Planner, Size, SizesPass};
+pub use intake::{Cut, GroupTotals, Intake, NameShard, NewSnapshot, Number, Planned, Planner, Size, SizesPass};
 pub use lock::{Lock, LockKind, with_suffix};
 pub use results::{Consumed, PlannedShard, Snapshot, UnsyncedFailure};
 pub use runner::{DEATHS_MAX, Recovery, Runner, RunnerState};

@@ -129,6 +129,14 @@ impl Queue {
         Ok(())
     }
 
+    /// Input bytes of the largest shard that is not done, as the manifest counts them; `None` where it doesn't.
+    pub fn largest_pending_shard(&self) -> Result<Option<u64>> {
+        self.conn
+            .query_row("SELECT max(bytes_planned) FROM shards WHERE state < 3", [], |row| row.get::<_, Option<i64>>(0))
+            .map(|bytes| bytes.map(|bytes| bytes as u64))
+            .named("read", &self.path)
+    }
+
     /// The next published shards of a snapshot that the manifest does not know of, at least one where there are any,
     /// and no more than `microshards_max` microshards in all.
     pub fn unsynced_shards(&self, snapshot: i64, after: i64, microshards_max: u64) -> Result<Vec<PlannedShard>> {

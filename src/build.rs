@@ -1,0 +1,129 @@
+//! A shard being built: microshards verified, decoded, checked and encoded one after another into a spool file. Runs on a
+//! builder thread; waits for nothing and touches no channel and no network. A microshard is all or nothing (I2).
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+
+use memmap2::Mmap;
+use microshard_queue::Member;
+use sha2::{Digest as _, Sha256};
+
+use crate::fetch::Bodies;
+use crate::format::{BadInput, JsonlReader, JsonlWriter, Limits, RowReader, Rows, ShardWriter};
+use crate::slots::Slots;
+use crate::store::{Digest, Spool};
+
+/// A shard that is open for more microshards.
+pub struct ShardBuilder<'a> {
+    members: &'a [Member],
+    slots: &'a Slots,
+    limits: Limits,
+    reader: JsonlReader,
+    writer: JsonlWriter,
+    /// The next member to add.
+    next: usize,
+    built: Built,
+}
+
+/// What a shard holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Built {
+    /// Rows.
+    pub rows: u64,
+    /// Bytes of the microshards, as downloaded.
+    pub bytes_in: u64,
+    /// Microshards.
+    pub microshards: u64,
+}
+
+/// Why building paused.
+#[derive(Debug)]
+pub enum Pause {
+    /// This member is bad as it was downloaded; nothing of it has been written.
+    Bad(usize, BadInput),
+    /// The spool file refused.
+    Spool(io::Error),
+}
+
+impl<'a> ShardBuilder<'a> {
+    /// Opens a shard over an empty spool file.
+    pub fn create(
+        members: &'a [Member],
+        slots: &'a Slots,
+        limits: Limits,
+        level: i32,
+        spool: &Spool,
+    ) -> io::Result<ShardBuilder<'a>> {
+        let file: File = spool.file.try_clone()?;
+        let writer = JsonlWriter::create(Box::new(BufWriter::with_capacity(1 << 16, file)), level)?;
+        Ok(ShardBuilder { members, slots, limits, reader: JsonlReader::default(), writer, next: 0, built: Built::default() })
+    }
+
+    /// Adds members in order until all are in, or one is bad. Members without a body are left out.
+    pub fn append_all(&mut self, bodies: &Bodies) -> Result<(), Pause> {
+        while let Some(member) = self.members.get(self.next) {
+            if let Some(body) = bodies.get(member.seq) {
+                self.append(member, body)?;
+            }
+            self.next += 1;
+        }
+        Ok(())
+    }
+
+    /// Goes on behind the member that was bad.
+    pub fn skip(&mut self) {
+        self.next += 1;
+    }
+
+    fn append(&mut self, member: &Member, body: &[u8]) -> Result<(), Pause> {
+        let _slot = self.slots.hold(rayon::current_thread_index().unwrap_or(0), member.seq);
+        let bad = |bad| Pause::Bad(self.next, bad);
+        verify(member, body).map_err(bad)?;
+        let rows = self.reader.read(body, self.limits).map_err(bad)?;
+        check_count(member, &rows).map_err(bad)?;
+        let count = rows.count();
+        self.writer.append(rows).map_err(Pause::Spool)?;
+        self.built.rows += count;
+        self.built.bytes_in += body.len() as u64;
+        self.built.microshards += 1;
+        Ok(())
+    }
+
+    /// Ends the shard's file and digests it.
+    pub fn finish(self, spool: &Spool) -> io::Result<(Built, Digest)> {
+        self.writer.finish()?.flush()?;
+        Ok((self.built, digest(&spool.file)?))
+    }
+}
+
+/// Size and sum against the manifest's.
+fn verify(member: &Member, body: &[u8]) -> Result<(), BadInput> {
+    if let Some(bytes) = member.bytes.filter(|bytes| *bytes != body.len() as u64) {
+        return Err(BadInput::new(format!("has {} bytes, the manifest says {bytes}", body.len())));
+    }
+    match member.sha256 {
+        Some(sha256) if Sha256::digest(body).as_slice() != sha256 => {
+            Err(BadInput::new("has another SHA-256 than the manifest says"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_count(member: &Member, rows: &Rows<'_>) -> Result<(), BadInput> {
+    match member.rows {
+        Some(expected) if expected != rows.count() => {
+            Err(BadInput::new(format!("has {} rows, the manifest says {expected}", rows.count())))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Size and SHA-256 of a file of ours.
+pub fn digest(file: &File) -> io::Result<Digest> {
+    if file.metadata()?.len() == 0 {
+        return Ok(Digest { bytes: 0, sha256: Sha256::digest(b"").into() });
+    }
+    // SAFETY: the spool is a file of our own that nobody else knows the name of, and it is never truncated.
+    let map = unsafe { Mmap::map(file)? };
+    Ok(Digest { bytes: map.len() as u64, sha256: Sha256::digest(&map).into() })
+}

@@ -1,0 +1,59 @@
+//! `run`: builds and publishes what is pending.
+
+use std::io::{IsTerminal, Write};
+
+use anyhow::Result;
+use microshard_queue::GroupStatus;
+
+use super::Exit;
+use crate::cli;
+use crate::compact::{self, Ended};
+use crate::config::Config;
+use crate::interrupt::Interrupt;
+use crate::monitor;
+
+pub(super) fn run(args: &cli::Run, out: &mut dyn Write) -> Result<Exit> {
+    let config = Config::from_args(args)?;
+    let interrupt = Interrupt::install()?;
+    let monitor = monitor::for_terminal(std::io::stderr().is_terminal());
+    match compact::run(&config, monitor.as_ref(), &interrupt)? {
+        Ended::Done(total) => {
+            writeln!(out, "{}", summary(&total))?;
+            Ok(exit(&total))
+        }
+        Ended::Interrupted(total) => {
+            writeln!(out, "interrupted; {} What is pending is built by the next run.", summary(&total))?;
+            Ok(Exit::Interrupted)
+        }
+        Ended::Busy(who) => {
+            writeln!(out, "{who}")?;
+            Ok(Exit::Busy)
+        }
+    }
+}
+
+/// 3 where microshards failed, so that nobody takes an incomplete data set for a complete one.
+pub(super) fn exit(total: &GroupStatus) -> Exit {
+    if total.microshards.failed > 0 { Exit::SomeFailed } else { Exit::Done }
+}
+
+pub(super) fn summary(total: &GroupStatus) -> String {
+    use monitor::human;
+    let (shards, microshards) = (&total.shards, &total.microshards);
+    let mut text = format!(
+        "{} of {} shards published: {} microshards, {} rows, {} in, {} out.",
+        human::count(shards.published),
+        human::count(shards.total()),
+        human::count(microshards.consumed),
+        human::count(total.rows),
+        human::bytes(total.bytes_in),
+        human::bytes(total.bytes_out)
+    );
+    if microshards.failed > 0 {
+        text += &format!(" {} microshards failed: see `compact-local failures`.", human::count(microshards.failed));
+    }
+    if microshards.held > 0 {
+        text += &format!(" {} microshards are held.", human::count(microshards.held));
+    }
+    text
+}

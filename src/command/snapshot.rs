@@ -1,0 +1,176 @@
+//! `snapshot`: claim in the manifest, stream it into the queue, plan the shards.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use microshard_queue::{Intake, Item, NewSnapshot, Number, Planned, Queue};
+
+use super::Exit;
+use crate::cli;
+use crate::manifest::listing::Listing;
+use crate::manifest::{Claim, ClaimMode, Held, Names, Postgres, Record, Selection, is_postgres};
+use crate::monitor::human;
+use crate::naming;
+use crate::plan::{Policy, Remainder};
+use crate::store::{Location, ObjectUri};
+
+pub(super) fn run(args: &cli::Snapshot, out: &mut dyn Write) -> Result<Exit> {
+    let hold = Hold { mode: claim_mode(args.claim), slices: args.slices, lease: args.lease };
+    let planned = take(&args.queue.queue, &args.intake, &hold)?;
+    writeln!(out, "{}", summary(&planned))?;
+    Ok(Exit::Done)
+}
+
+/// How the manifest is held for this machine.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Hold {
+    /// By what.
+    pub(super) mode: ClaimMode,
+    /// At most this many slices.
+    pub(super) slices: Option<u32>,
+    /// For how long.
+    pub(super) lease: Duration,
+}
+
+impl Hold {
+    /// Not at all.
+    pub(super) const NONE: Hold = Hold { mode: ClaimMode::None, slices: None, lease: Duration::ZERO };
+}
+
+/// Takes a snapshot into the queue file.
+pub(super) fn take(queue: &Path, intake: &cli::Intake, hold: &Hold) -> Result<Planned> {
+    if is_postgres(&intake.manifest.manifest) { take_postgres(queue, intake, hold) } else { take_listing(queue, intake) }
+}
+
+fn take_listing(path: &Path, args: &cli::Intake) -> Result<Planned> {
+    let location = args.manifest.manifest.as_deref().unwrap_or_default();
+    let listing = Listing::open(location)?.with_columns(&args.manifest.column)?;
+    let mut intake = Intake::begin(path)?;
+    let mut run_id = args.run_id.clone();
+    let base = base(args)?;
+    listing.read(&selection(args), &mut |record| {
+        if run_id.is_none() {
+            run_id = Some(record.run_id.clone());
+        }
+        Ok(intake.add(&item(&record, base.as_ref())?)?)
+    })?;
+    let run_id = run_id.context("the listing holds nothing to take, so its run is unknown: name it with --run-id")?;
+    let held = Held::Listing { listing: location.to_owned() };
+    let snapshot = NewSnapshot { run_id, number: Number::From(0), claim: serde_json::to_string(&held)? };
+    Ok(intake.plan(&snapshot, &policy(&args.plan), &naming::shard_name)?)
+}
+
+fn take_postgres(path: &Path, args: &cli::Intake, hold: &Hold) -> Result<Planned> {
+    let names = Names::from_args(&args.manifest.table, &args.manifest.shards_table, &args.manifest.column)?;
+    let base = base(args)?;
+    let mut intake = Intake::begin(path)?;
+    let mut postgres = Postgres::connect(args.manifest.manifest.as_deref(), names)?;
+    let selection = selection(args);
+    let claim = postgres.claim(&selection, hold.mode, hold.slices, hold.lease)?;
+    let planned = postgres
+        .read(&claim, &selection, &mut |record| Ok(intake.add(&item(&record, base.as_ref())?)?))
+        .and_then(|_| plan_claimed(intake, &claim, &postgres, args));
+    match planned {
+        Ok(planned) => {
+            give_back_held(path, &claim, &mut postgres)?;
+            Ok(planned)
+        }
+        // What this snapshot claimed must not wait for its lease to run out.
+        Err(error) => match postgres.abandon(&claim) {
+            Ok(_) => Err(error),
+            Err(second) => Err(error.context(format!("and the claim could not be given back ({second:#})"))),
+        },
+    }
+}
+
+fn plan_claimed(intake: Intake, claim: &Claim, postgres: &Postgres, args: &cli::Intake) -> Result<Planned> {
+    let number = match claim.mode {
+        ClaimMode::None => Number::From(claim.number),
+        _ => Number::Given(claim.number),
+    };
+    let held = Held::Postgres { claim: claim.clone(), server: postgres.redacted() };
+    let snapshot = NewSnapshot { run_id: claim.run_id.clone(), number, claim: serde_json::to_string(&held)? };
+    Ok(intake.plan(&snapshot, &policy(&args.plan), &naming::shard_name)?)
+}
+
+/// A remainder that is held back stays pending in the manifest, for whoever comes next.
+fn give_back_held(path: &Path, claim: &Claim, postgres: &mut Postgres) -> Result<()> {
+    if claim.mode != ClaimMode::Rows {
+        return Ok(());
+    }
+    let queue = Queue::open(path)?;
+    let Some(snapshot) = queue.snapshots()?.pop() else { return Ok(()) };
+    let mut ids = Vec::new();
+    queue.for_each_held(snapshot.snapshot, &mut |id| ids.push(id))?;
+    postgres.give_back(claim, &mut ids.into_iter())?;
+    Ok(())
+}
+
+fn claim_mode(typed: cli::ClaimMode) -> ClaimMode {
+    match typed {
+        cli::ClaimMode::Slices => ClaimMode::Slices,
+        cli::ClaimMode::Rows => ClaimMode::Rows,
+        cli::ClaimMode::None => ClaimMode::None,
+    }
+}
+
+fn selection(args: &cli::Intake) -> Selection {
+    Selection { run_id: args.run_id.clone(), languages: args.language.clone(), limit: args.limit }
+}
+
+fn base(args: &cli::Intake) -> Result<Option<Location>> {
+    args.source.as_deref().map(|source| Location::parse(source).context("--source cannot be used")).transpose()
+}
+
+fn policy(typed: &cli::PlanArgs) -> Policy {
+    let remainder = match typed.partial_shards {
+        _ if typed.allow_partial_shards => Remainder::Emit,
+        cli::PartialShards::Spread => Remainder::Spread,
+        cli::PartialShards::Emit => Remainder::Emit,
+        cli::PartialShards::Hold => Remainder::Hold,
+    };
+    Policy {
+        rows_max: typed.shard_rows,
+        bytes_max: typed.shard_bytes,
+        microshards_max: typed.shard_microshards,
+        remainder,
+    }
+}
+
+/// A record as the queue keeps it: with an absolute uri, so that `run` needs no `--source`.
+fn item(record: &Record, base: Option<&Location>) -> Result<Item> {
+    let named = || match record.microshard_id {
+        Some(id) => format!("microshard {id} cannot be taken"),
+        None => "an object cannot be taken".to_owned(),
+    };
+    Ok(Item {
+        microshard_id: record.microshard_id,
+        language: record.language.clone(),
+        uri: ObjectUri::resolve(&record.uri, base).with_context(named)?.absolute(),
+        rows: record.segment_count,
+        bytes: record.byte_size,
+        sha256: record.sha256,
+        created_at: record.created_at,
+        updated_at: record.updated_at,
+    })
+}
+
+/// What was taken, in one or two sentences.
+pub(super) fn summary(planned: &Planned) -> String {
+    let rows = planned.rows.map_or_else(|| "an unknown number of".to_owned(), human::count);
+    let mut text = format!(
+        "snapshot {}: {} microshards with {rows} rows, planned into {} shards.",
+        planned.number,
+        human::count(planned.added),
+        human::count(planned.shards)
+    );
+    if planned.known > 0 {
+        text += &format!(" {} were in the queue already.", human::count(planned.known));
+    }
+    if planned.held > 0 {
+        text += &format!(" {} microshards are held back as remainders.", human::count(planned.held));
+    }
+    text
+}

@@ -1,0 +1,206 @@
+//! The spine of `run`: open, wire threads and channels, join. All threads and channels of a run are made here.
+//!
+//! Lanes wait for fetchers, builders, the network and the queue; fetchers for the network; builders for nothing; the
+//! queue's writer for requests. The graph has no cycle. Work ends when senders are dropped: lanes first, then the rest.
+
+use std::sync::Arc;
+use std::thread::{self, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use crossbeam_channel::bounded;
+use microshard_queue::{Client, GroupStatus, Lock, LockKind, Queue, with_suffix};
+
+use crate::budget::Budget;
+use crate::config::{Config, Output};
+use crate::fetch::{self, Fetch};
+use crate::interrupt::Interrupt;
+use crate::job::{RunError, Tools};
+use crate::lane::{self, Lane};
+use crate::monitor::{Event, LanguageTotals, Monitor};
+use crate::park::Park;
+use crate::slots::Slots;
+use crate::stop::{Stop, StopOnPanic};
+use crate::store::{self, ObjectStore, Sources};
+use crate::index;
+
+/// A fetcher's stack: TLS and an HTTP client fit into half of it (CRATES: 256 KiB suffice).
+const FETCHER_STACK: usize = 512 << 10;
+/// How often the monitor and the interrupt are looked at.
+const TICK: Duration = Duration::from_millis(100);
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ended {
+    /// Nothing is left to do.
+    Done(GroupStatus),
+    /// It was told to stop; what was not done is pending.
+    Interrupted(GroupStatus),
+    /// Another runner is at work; says which, since when and how far.
+    Busy(String),
+}
+
+/// Builds and publishes what is pending in the queue, and writes the dataset index.
+///
+/// # Errors
+/// Trouble of the run: the queue, an origin or the output cannot be used. What was committed stays.
+pub fn run(config: &Config, monitor: &dyn Monitor, interrupt: &Interrupt) -> Result<Ended> {
+    let queue = Queue::open(&config.queue)?;
+    let Some(_lock) = Lock::try_acquire(&config.queue, LockKind::Runner)? else {
+        return Ok(Ended::Busy(who_is_at_work(&queue)?));
+    };
+    config.output.bind(&queue)?;
+    let store = store::open(&config.output.location, &config.store, &queue.queue_id()?)?;
+    let slots = Slots::open(&with_suffix(&config.queue, ".slots"))?;
+    let owner = start(&queue, store.as_ref(), &slots, monitor)?;
+    let job_bytes = config.job_bytes(&queue)?;
+    let stop = Stop::default();
+    work(config, queue, &owner, store.as_ref(), &slots, job_bytes, &stop, monitor, interrupt)?;
+    let queue = Queue::open(&config.queue)?;
+    finish(&queue, store.as_ref(), &config.output, monitor, interrupt)
+}
+
+/// Takes over what a dead runner left: claims, suspects, uploads in parts, temporary files.
+fn start(queue: &Queue, store: &dyn ObjectStore, slots: &Slots, monitor: &dyn Monitor) -> Result<String> {
+    store.check_writable()?;
+    let owner = format!("{:016x}", fastrand::u64(..));
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let recovery = queue.start_runner(&owner, &host, &slots.suspects())?;
+    slots.clear();
+    for (key, upload_id) in queue.uploads()? {
+        store.abort(&key, &upload_id)?;
+        queue.upload_ended(&key, &upload_id)?;
+    }
+    store.sweep()?;
+    let languages: Vec<LanguageTotals> = queue.status()?.iter().map(LanguageTotals::from).collect();
+    monitor.event(&Event::Started { languages: &languages, recovered_shards: recovery.shards });
+    Ok(owner)
+}
+
+/// Makes every thread and channel, and joins them. The first error of a lane wins, unless the queue itself failed.
+#[expect(clippy::too_many_arguments, reason = "the one place where everything a run is made of comes together")]
+fn work(
+    config: &Config,
+    queue: Queue,
+    owner: &str,
+    store: &dyn ObjectStore,
+    slots: &Slots,
+    job_bytes: u64,
+    stop: &Stop,
+    monitor: &dyn Monitor,
+    interrupt: &Interrupt,
+) -> Result<()> {
+    let lanes = config.lanes(job_bytes);
+    let budget = Budget::new(config.memory);
+    let park = Park::default();
+    let sources: Arc<Sources> = Sources::new(config.store.clone(), config.threads);
+    let builders = rayon::ThreadPoolBuilder::new()
+        .num_threads(config.builders)
+        .thread_name(|index| format!("builder-{index}"))
+        .build()
+        .context("failed to start the builders")?;
+    // One request in hand for each lane: a lane waits for its answer before it asks again.
+    let (to_queue, queue_requests) = bounded(lanes);
+    // One object waiting for each fetcher, so that none idles and no lane runs far ahead of the others.
+    let (to_fetchers, fetch_requests) = bounded(config.threads);
+
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let _stop = StopOnPanic(stop);
+            let served = queue.serve(owner, &queue_requests, stop.flag());
+            drop(queue_requests);
+            served.inspect_err(|_| stop.set())
+        });
+        for index in 0..config.threads {
+            let (requests, reader) = (fetch_requests.clone(), sources.reader());
+            thread::Builder::new()
+                .name(format!("fetcher-{index}"))
+                .stack_size(FETCHER_STACK)
+                .spawn_scoped(scope, move || fetch::serve(&requests, reader))
+                .context("failed to start the download threads: lower --threads or raise the limit (ulimit -u)")?;
+        }
+        drop(fetch_requests);
+        let mut working = Vec::new();
+        for index in 0..lanes {
+            let client = Client::new(to_queue.clone());
+            let requests = to_fetchers.clone();
+            let (sources, builders, budget, park) = (sources.as_ref(), &builders, &budget, &park);
+            let lane = thread::Builder::new().name(format!("lane-{index}")).spawn_scoped(scope, move || {
+                let _stop = StopOnPanic(stop);
+                let fetch = Fetch {
+                    requests,
+                    sources,
+                    patience: &config.patience,
+                    bytes_max: config.output.max_microshard_bytes,
+                    stop,
+                };
+                let tools = Tools { fetch, builders, slots, store, output: &config.output, queue: &client };
+                lane::run(&Lane { tools, budget, job_bytes, park, monitor }).inspect_err(|_| stop.set())
+            });
+            working.push(lane.context("failed to start the lanes")?);
+        }
+        drop((to_queue, to_fetchers));
+        watch(&working, stop, monitor, interrupt);
+        let worked = working.into_iter().map(join).fold(Ok(()), Result::and);
+        join(writer)?;
+        worked.map_err(Into::into)
+    })
+}
+
+/// Keeps the monitor going and passes an interrupt on, until all lanes have ended.
+fn watch(
+    lanes: &[ScopedJoinHandle<'_, Result<(), RunError>>],
+    stop: &Stop,
+    monitor: &dyn Monitor,
+    interrupt: &Interrupt,
+) {
+    while lanes.iter().any(|lane| !lane.is_finished()) {
+        if interrupt.requested() {
+            stop.set();
+        }
+        monitor.tick(Instant::now());
+        thread::sleep(TICK);
+    }
+}
+
+/// A thread's result; its panic goes on here.
+fn join<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// The head (I4): the index comes last, when every shard is confirmed.
+fn finish(
+    queue: &Queue,
+    store: &dyn ObjectStore,
+    output: &Output,
+    monitor: &dyn Monitor,
+    interrupt: &Interrupt,
+) -> Result<Ended> {
+    let mut total = GroupStatus::default();
+    queue.status()?.iter().for_each(|group| total.add(group));
+    if total.shards.pending + total.shards.claimed > 0 {
+        if !interrupt.requested() {
+            bail!("{} shards are still pending although all lanes have ended: run again", total.shards.pending);
+        }
+        monitor.event(&Event::Finished { totals: &total });
+        return Ok(Ended::Interrupted(total));
+    }
+    index::write(queue, store, output)?;
+    monitor.event(&Event::Finished { totals: &total });
+    Ok(Ended::Done(total))
+}
+
+fn who_is_at_work(queue: &Queue) -> Result<String> {
+    let mut total = GroupStatus::default();
+    queue.status()?.iter().for_each(|group| total.add(group));
+    let Some(runner) = queue.runner()? else { return Ok("another runner has just started on this queue".to_owned()) };
+    let since = Duration::from_millis((microshard_queue::now_ms() - runner.started_at_ms).max(0) as u64);
+    Ok(format!(
+        "another runner is at work on this queue: process {} on {}, for {}, {} of {} shards published",
+        runner.pid,
+        runner.host,
+        humantime::format_duration(Duration::from_secs(since.as_secs())),
+        total.shards.published,
+        total.shards.total()
+    ))
+}

@@ -1,0 +1,130 @@
+//! What a run works with: validated settings, the options a queue is bound to by its first run, and the sums that follow.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use microshard_queue::Queue;
+use serde::{Deserialize, Serialize};
+
+use crate::cli;
+use crate::patience::Patience;
+use crate::store::{Location, StoreSettings};
+
+/// Where the queue keeps the options of its first run.
+const OUTPUT_KEY: &str = "output";
+/// Memory a job is taken to need where the manifest has no byte sizes.
+const JOB_BYTES_UNKNOWN: u64 = 32 << 20;
+/// Download threads that one lane keeps busy: with fewer lanes they idle while a lane waits for its last objects.
+const THREADS_PER_LANE: usize = 64;
+
+/// The settings of one run.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The queue file.
+    pub queue: PathBuf,
+    /// Download threads.
+    pub threads: usize,
+    /// Threads that decode and encode.
+    pub builders: usize,
+    /// Bytes for what is downloaded and not yet written.
+    pub memory: u64,
+    /// What shards are like and where they go.
+    pub output: Output,
+    /// How objects are reached.
+    pub store: StoreSettings,
+    /// How long is waited for what.
+    pub patience: Patience,
+}
+
+/// What decides over the bytes and keys of shards (I3). The first run binds the queue to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Output {
+    /// A directory, absolute, or `s3://bucket/prefix`.
+    pub location: String,
+    /// Compression level of zstd.
+    pub level: i32,
+    /// A microshard that is larger than this when decoded fails.
+    pub max_microshard_bytes: u64,
+    /// A shard with failed microshards waits, instead of being built from the rest.
+    pub hold_on_failure: bool,
+}
+
+impl Config {
+    /// The settings of what was typed.
+    pub fn from_args(args: &cli::Run) -> Result<Config> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let location = match Location::parse(&args.output).context("--output cannot be used")? {
+            Location::Local(path) => std::path::absolute(&path)
+                .with_context(|| format!("--output {} cannot be used", path.display()))?
+                .display()
+                .to_string(),
+            other => other.to_string(),
+        };
+        Ok(Config {
+            queue: args.queue.queue.clone(),
+            threads: usize::from(args.threads),
+            builders: args.builders.map_or(cores, usize::from),
+            memory: args.memory,
+            output: Output {
+                location,
+                level: args.level,
+                max_microshard_bytes: args.max_microshard_bytes,
+                hold_on_failure: args.on_failure == cli::OnFailure::Hold,
+            },
+            store: StoreSettings::from_args(&args.store)?,
+            patience: Patience::default(),
+        })
+    }
+
+    /// Bytes one job is expected to hold: the largest planned shard's microshards. The shard itself is on disk.
+    pub fn job_bytes(&self, queue: &Queue) -> Result<u64> {
+        Ok(queue.largest_pending_shard()?.unwrap_or(JOB_BYTES_UNKNOWN).max(1))
+    }
+
+    /// Lanes: one for each builder, and enough more to keep the download threads busy; as many as memory allows.
+    pub fn lanes(&self, job_bytes: u64) -> usize {
+        let wanted = self.builders + self.threads.div_ceil(THREADS_PER_LANE).max(2);
+        let affordable = usize::try_from(self.memory / job_bytes).unwrap_or(usize::MAX);
+        wanted.min(affordable).max(1)
+    }
+}
+
+impl Output {
+    /// Binds the queue to these options, or finds that it is bound to others.
+    pub fn bind(&self, queue: &Queue) -> Result<()> {
+        match Output::of(queue)? {
+            None => queue.set_meta(OUTPUT_KEY, &serde_json::to_string(self)?).map_err(Into::into),
+            Some(bound) if bound == *self => Ok(()),
+            Some(bound) => bail!(
+                "the queue was started with {}, not {}: a queue's shards all have the same options, so repeat the first \
+                 ones, or snapshot into a new queue",
+                bound.differing(self),
+                self.differing(&bound)
+            ),
+        }
+    }
+
+    /// The options the queue is bound to; `None` before its first run.
+    pub fn of(queue: &Queue) -> Result<Option<Output>> {
+        let text = queue.meta(OUTPUT_KEY)?;
+        text.map(|text| serde_json::from_str(&text).context("the queue's output options cannot be read")).transpose()
+    }
+
+    /// As flags, those that differ from `other`'s.
+    fn differing(&self, other: &Output) -> String {
+        let mut flags = Vec::new();
+        if self.location != other.location {
+            flags.push(format!("--output {}", self.location));
+        }
+        if self.level != other.level {
+            flags.push(format!("--level {}", self.level));
+        }
+        if self.max_microshard_bytes != other.max_microshard_bytes {
+            flags.push(format!("--max-microshard-bytes {}", self.max_microshard_bytes));
+        }
+        if self.hold_on_failure != other.hold_on_failure {
+            flags.push(format!("--on-failure {}", if self.hold_on_failure { "hold" } else { "skip" }));
+        }
+        flags.join(" ")
+    }
+}

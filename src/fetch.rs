@@ -1,0 +1,231 @@
+//! Downloads: fetchers serve the requests of all lanes; `fetch_all` brings one job's microshards together. Fetchers wait
+//! for the network only, lanes for their own answers only. What must wait more than a moment is deferred, never slept
+//! through (I9), and every bound ends in a sentence.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use microshard_queue::{Failure, Job, Member, now_ms};
+
+use crate::error::{StoreError, Trouble};
+use crate::patience::Patience;
+use crate::stop::Stop;
+use crate::store::{GetOptions, Reader, Sources};
+
+/// One object that a lane asks for.
+#[derive(Debug)]
+pub struct Request {
+    index: usize,
+    uri: String,
+    options: GetOptions,
+    reply: Sender<Reply>,
+}
+
+/// A fetcher's answer.
+#[derive(Debug)]
+struct Reply {
+    index: usize,
+    result: Result<Vec<u8>, StoreError>,
+}
+
+/// What a job has fetched, by the members' seq: members that fail meanwhile leave the others where they are.
+#[derive(Debug, Default)]
+pub struct Bodies(BTreeMap<i64, Vec<u8>>);
+
+impl Bodies {
+    /// The body of a member.
+    pub fn get(&self, seq: i64) -> Option<&[u8]> {
+        self.0.get(&seq).map(Vec::as_slice)
+    }
+
+    /// Keeps the body of a member, replacing the one before.
+    pub fn set(&mut self, seq: i64, body: Vec<u8>) {
+        self.0.insert(seq, body);
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> u64 {
+        self.0.values().map(|body| body.len() as u64).sum()
+    }
+}
+
+/// How the fetching of a job went.
+#[derive(Debug)]
+pub enum Fetched {
+    /// Every member is there, or has failed.
+    All,
+    /// Some are worth waiting for, longer than a lane may.
+    Later(Later),
+    /// The run was told to stop.
+    Stopped,
+}
+
+/// Why and until when a job is deferred.
+#[derive(Debug)]
+pub struct Later {
+    /// Not before this time, Unix milliseconds.
+    pub until_ms: i64,
+    /// Why.
+    pub why: String,
+    /// Something new was fetched this time.
+    pub progress: bool,
+    /// The microshards that were tried in vain.
+    pub troubles: Vec<Failure>,
+}
+
+/// A lane's side of the downloads.
+#[derive(Debug)]
+pub struct Fetch<'a> {
+    /// Where fetchers take requests from.
+    pub requests: Sender<Request>,
+    /// What is known of the origins.
+    pub sources: &'a Sources,
+    /// How long to wait for what.
+    pub patience: &'a Patience,
+    /// Bytes an object may have.
+    pub bytes_max: u64,
+    /// Ends the run early.
+    pub stop: &'a Stop,
+}
+
+/// A fetcher thread: answers requests until all lanes are gone.
+pub fn serve(requests: &Receiver<Request>, mut reader: Reader) {
+    for request in requests {
+        let mut body = Vec::new();
+        let result = reader.get(&request.uri, &mut body, request.options).map(|()| body);
+        // A lane that stopped meanwhile needs no answer.
+        let _ = request.reply.send(Reply { index: request.index, result });
+    }
+}
+
+impl Fetch<'_> {
+    /// Fetches what `bodies` lacks of the job's members. Members that cannot be had are added to `failures`.
+    ///
+    /// # Errors
+    /// Trouble of the origin rather than of objects; no microshard is failed for it.
+    pub fn fetch_all(
+        &self,
+        job: &Job,
+        bodies: &mut Bodies,
+        failures: &mut Vec<Failure>,
+    ) -> Result<Fetched, StoreError> {
+        let before = bodies.0.len();
+        let mut missing: Vec<usize> =
+            (0..job.members.len()).filter(|index| bodies.get(job.members[*index].seq).is_none()).collect();
+        let mut fresh = false;
+        let mut waited = Duration::ZERO;
+        loop {
+            let Some(troubled) = self.fetch_once(job, &missing, fresh, bodies)? else { return Ok(Fetched::Stopped) };
+            let mut again = Vec::new();
+            for (index, error) in troubled {
+                match self.judge(&job.members[index], &error)? {
+                    Verdict::Failed(failure) => failures.push(failure),
+                    Verdict::Again(wait) => again.push((index, wait, error)),
+                }
+            }
+            let Some(wait) = again.iter().map(|(_, wait, _)| *wait).max() else { return Ok(Fetched::All) };
+            let quick = self.patience.quick(wait);
+            if waited + quick > self.patience.in_lane_max || wait > self.patience.in_lane_max {
+                return Ok(Fetched::Later(self.later(job, &again, bodies.0.len() > before)));
+            }
+            waited += quick;
+            if self.stop.wait(quick) {
+                return Ok(Fetched::Stopped);
+            }
+            missing = again.into_iter().map(|(index, _, _)| index).collect();
+            fresh = true;
+        }
+    }
+
+    /// Fetches one member again, on a new connection, because what came was doubtful.
+    pub fn fetch_again(&self, member: &Member) -> Result<Vec<u8>, StoreError> {
+        let (reply, answer) = bounded(1);
+        let gone = || StoreError::new("get", &member.uri, Trouble::Transient, "the fetchers have stopped");
+        self.send(0, member, true, &reply).map_err(|()| gone())?;
+        drop(reply);
+        answer.recv().map_err(|_| gone())?.result
+    }
+
+    /// Asks for `missing` and waits for all answers; `None` when told to stop.
+    fn fetch_once(
+        &self,
+        job: &Job,
+        missing: &[usize],
+        fresh: bool,
+        bodies: &mut Bodies,
+    ) -> Result<Option<Vec<(usize, StoreError)>>, StoreError> {
+        // Room for every answer: a fetcher never waits for a lane.
+        let (reply, answers) = bounded(missing.len());
+        for index in missing {
+            if self.stop.is_set() || self.send(*index, &job.members[*index], fresh, &reply).is_err() {
+                return Ok(None);
+            }
+            job.lease.pulse.beat();
+        }
+        drop(reply);
+        let mut troubled = Vec::new();
+        for answer in &answers {
+            job.lease.pulse.beat();
+            match answer.result {
+                Ok(body) => bodies.set(job.members[answer.index].seq, body),
+                Err(error) => troubled.push((answer.index, error)),
+            }
+        }
+        troubled.sort_by_key(|(index, _)| *index);
+        Ok(Some(troubled))
+    }
+
+    fn send(&self, index: usize, member: &Member, fresh: bool, reply: &Sender<Reply>) -> Result<(), ()> {
+        let bytes_max = self.bytes_max.max(member.bytes.unwrap_or(0));
+        let options = GetOptions { bytes_max, fresh };
+        let request = Request { index, uri: member.uri.clone(), options, reply: reply.clone() };
+        self.requests.send(request).map_err(|_| ())
+    }
+
+    /// What becomes of a member that could not be fetched (DESIGN's table of what may happen to an input).
+    fn judge(&self, member: &Member, error: &StoreError) -> Result<Verdict, StoreError> {
+        let tries = member.tries + 1;
+        let failed = |sentence: String| Ok(Verdict::Failed(Failure { seq: member.seq, sentence, tries }));
+        let tally = self.sources.tally(&member.uri)?;
+        match error.trouble {
+            Trouble::Gone | Trouble::TooLarge | Trouble::Local | Trouble::Conflict => failed(error.cause.clone()),
+            Trouble::Denied if tally.ok > tally.denied => failed(error.cause.clone()),
+            Trouble::Denied | Trouble::Misconfigured => Err(restated(error)),
+            _ if self.patience.origin_is_lost(&tally) => Err(restated(error)),
+            Trouble::Transient | Trouble::Throttled(_) if tally.ok > 0 && self.is_worn_out(member) => {
+                failed(format!("{} ({tries} tries, while its origin serves others)", error.cause))
+            }
+            Trouble::Throttled(Some(asked)) => Ok(Verdict::Again(asked.min(self.patience.retry_after_max))),
+            Trouble::Transient | Trouble::Throttled(None) | Trouble::Unreachable => Ok(Verdict::Again(Duration::ZERO)),
+        }
+    }
+
+    fn is_worn_out(&self, member: &Member) -> bool {
+        let since = Duration::from_millis((now_ms() - member.tried_since_ms).max(0) as u64);
+        member.tries + 1 >= self.patience.tries_max || (member.tries > 0 && since > self.patience.object_max)
+    }
+
+    fn later(&self, job: &Job, again: &[(usize, Duration, StoreError)], progress: bool) -> Later {
+        let asked = again.iter().map(|(_, wait, _)| *wait).max().unwrap_or_default();
+        let wait = self.patience.deferral(job.deferrals).max(asked);
+        let troubles = again.iter().map(|(index, _, error)| {
+            let member = &job.members[*index];
+            Failure { seq: member.seq, sentence: error.cause.clone(), tries: member.tries + 1 }
+        });
+        let why = again.first().map(|(_, _, error)| error.to_string()).unwrap_or_default();
+        Later { until_ms: now_ms() + wait.as_millis() as i64, why, progress, troubles: troubles.collect() }
+    }
+}
+
+/// What becomes of one member.
+enum Verdict {
+    Failed(Failure),
+    /// Tried again, not before this time has passed.
+    Again(Duration),
+}
+
+/// The same error, for the run to end with.
+fn restated(error: &StoreError) -> StoreError {
+    StoreError::new(error.operation, error.object.clone(), error.trouble, error.cause.clone())
+}

@@ -1,0 +1,68 @@
+//! Formats, pure: bytes in, rows checked, bytes out. Nothing here opens a file, a connection or a thread. A microshard
+//! is all or nothing: `RowReader::read` checks the whole of it before a row of it reaches a `ShardWriter` (I2).
+
+mod detect;
+mod jsonl;
+mod lines;
+
+use std::io::{self, Write};
+
+pub use detect::{Compression, decompress};
+pub use jsonl::{JsonlReader, JsonlWriter};
+
+/// What is wrong with an input: a sentence with line number and byte offset where there is one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{sentence}")]
+pub struct BadInput {
+    /// For a person: what is wrong, and where.
+    pub sentence: String,
+}
+
+impl BadInput {
+    /// A fault described by `sentence`.
+    pub fn new(sentence: impl Into<String>) -> BadInput {
+        BadInput { sentence: sentence.into() }
+    }
+}
+
+/// What a reader allows.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Decoded bytes of one microshard at most.
+    pub bytes_max: u64,
+}
+
+/// The rows of one microshard, decoded and checked. The kinds a reader gives are the kinds its writer takes.
+#[derive(Debug, Clone, Copy)]
+pub enum Rows<'a> {
+    /// JSON lines: every row ends in one `\n`, verbatim otherwise.
+    Lines {
+        /// The rows.
+        text: &'a [u8],
+        /// How many.
+        count: u64,
+    },
+}
+
+impl Rows<'_> {
+    /// How many rows.
+    pub fn count(&self) -> u64 {
+        match self {
+            Rows::Lines { count, .. } => *count,
+        }
+    }
+}
+
+/// Reads the rows of one microshard at a time; keeps its buffers between them.
+pub trait RowReader: Send {
+    /// Decodes and checks a whole object.
+    fn read(&mut self, object: &[u8], limits: Limits) -> Result<Rows<'_>, BadInput>;
+}
+
+/// Writes a shard, one microshard's rows after another.
+pub trait ShardWriter {
+    /// Adds rows.
+    fn append(&mut self, rows: Rows<'_>) -> io::Result<()>;
+    /// Writes what is still held back and gives the underlying writer back.
+    fn finish(self) -> io::Result<Box<dyn Write + Send>>;
+}

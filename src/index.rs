@@ -1,0 +1,123 @@
+//! The dataset index, `index.json`: what exists, written last and replaced atomically (I4). It can be made again from
+//! the queue at any time. Shards that other queues (other machines) put under the same output are kept in it.
+
+use anyhow::{Context, Result};
+use microshard_queue::Queue;
+use serde::{Deserialize, Serialize};
+
+use crate::config::Output;
+use crate::hex;
+use crate::store::{GetOptions, ObjectStore};
+
+/// The key of the index, relative to the output.
+pub const KEY: &str = "index.json";
+const VERSION: u32 = 1;
+/// An index larger than this is not ours: a shard takes some 300 bytes in it.
+const BYTES_MAX: u64 = 1 << 30;
+
+/// The dataset index.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Index {
+    /// Of this layout.
+    pub version: u32,
+    /// What shards are like.
+    pub options: Options,
+    /// Sums over all shards.
+    pub totals: Totals,
+    /// The shards, by uri.
+    pub shards: Vec<Shard>,
+}
+
+/// What shards are like.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Options {
+    /// `jsonl.zst`.
+    pub format: String,
+    /// Compression level.
+    pub level: i32,
+}
+
+/// Sums.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Shards.
+    pub shards: u64,
+    /// Microshards in them.
+    pub microshards: u64,
+    /// Rows in them.
+    pub rows: u64,
+    /// Bytes of their objects.
+    pub bytes: u64,
+}
+
+/// One shard.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shard {
+    /// Its key, relative to the index.
+    pub uri: String,
+    /// Its run.
+    pub run_id: String,
+    /// Its language.
+    pub language: String,
+    /// Rows in it.
+    pub rows: u64,
+    /// Bytes of its object.
+    pub bytes: u64,
+    /// SHA-256 of its object.
+    pub sha256: String,
+    /// Microshards it was made of.
+    pub microshards: u64,
+    /// The queue it came from.
+    pub queue: String,
+}
+
+/// Writes the index of all published shards of `queue`.
+pub fn write(queue: &Queue, store: &dyn ObjectStore, output: &Output) -> Result<()> {
+    let queue_id = queue.queue_id()?;
+    let before = read(store).context("the dataset index that is there cannot be read; move it away to have it made anew")?;
+    let mut shards: Vec<Shard> = before.map(|index| index.shards).unwrap_or_default();
+    shards.retain(|shard| shard.queue != queue_id);
+    queue.for_each_shard(&mut |shard| -> Result<()> {
+        if let Some(receipt) = shard.receipt.filter(|receipt| receipt.rows > 0) {
+            shards.push(Shard {
+                uri: receipt.key,
+                run_id: shard.run_id,
+                language: shard.language,
+                rows: receipt.rows,
+                bytes: receipt.bytes_out,
+                sha256: hex::encode(&receipt.sha256),
+                microshards: shard.members,
+                queue: queue_id.clone(),
+            });
+        }
+        Ok(())
+    })?;
+    shards.sort_by(|one, other| one.uri.cmp(&other.uri));
+    let options = Options { format: crate::format::JsonlWriter::EXTENSION.to_owned(), level: output.level };
+    let index = Index { version: VERSION, options, totals: Totals::of(&shards), shards };
+    let mut text = serde_json::to_vec_pretty(&index)?;
+    text.push(b'\n');
+    store.replace(KEY, &text).map_err(Into::into)
+}
+
+/// Reads the index; `None` where there is none.
+pub fn read(store: &dyn ObjectStore) -> Result<Option<Index>> {
+    if store.head(KEY)?.is_none() {
+        return Ok(None);
+    }
+    let mut text = Vec::new();
+    store.get(KEY, &mut text, GetOptions { bytes_max: BYTES_MAX, fresh: false })?;
+    let index: Index = serde_json::from_slice(&text).with_context(|| format!("{}/{KEY} is no dataset index", store.base()))?;
+    Ok(Some(index))
+}
+
+impl Totals {
+    fn of(shards: &[Shard]) -> Totals {
+        shards.iter().fold(Totals::default(), |sum, shard| Totals {
+            shards: sum.shards + 1,
+            microshards: sum.microshards + shard.microshards,
+            rows: sum.rows + shard.rows,
+            bytes: sum.bytes + shard.bytes,
+        })
+    }
+}

@@ -1,0 +1,209 @@
+//! One job, from its claim to its outcome, top to bottom: fetch, build, publish. What goes wrong with a microshard or a
+//! shard is data, an outcome; what goes wrong with the run is an error, and fails nothing.
+
+use std::time::Duration;
+
+use microshard_queue::{Client, Failure, Finish, Job, Outcome, Receipt, now_ms};
+
+use crate::build::{Built, Pause, ShardBuilder};
+use crate::config::Output;
+use crate::error::{StoreError, Trouble};
+use crate::fetch::{Bodies, Fetch, Fetched};
+use crate::format::{JsonlWriter, Limits};
+use crate::naming;
+use crate::slots::Slots;
+use crate::store::{Digest, ObjectStore, Spool, UploadLog};
+
+/// What every job works with.
+pub struct Tools<'a> {
+    /// Downloads.
+    pub fetch: Fetch<'a>,
+    /// Decoding and encoding.
+    pub builders: &'a rayon::ThreadPool,
+    /// Crash slots.
+    pub slots: &'a Slots,
+    /// Where shards go.
+    pub store: &'a dyn ObjectStore,
+    /// What shards are like.
+    pub output: &'a Output,
+    /// The record of uploads in parts.
+    pub queue: &'a Client,
+}
+
+/// Trouble of the run, not of the job.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// An origin or the output cannot be used.
+    #[error("{error}{}", .advice)]
+    Store {
+        /// What happened.
+        error: StoreError,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// The queue refused.
+    #[error(transparent)]
+    Queue(#[from] microshard_queue::Error),
+}
+
+/// A job's failures so far, beside its bodies.
+struct Work<'a> {
+    job: &'a Job,
+    bodies: &'a mut Bodies,
+    failures: Vec<Failure>,
+}
+
+/// Works one job. `bodies` may hold what an earlier attempt fetched, and keeps what this one did.
+pub fn run(job: &Job, bodies: &mut Bodies, tools: &Tools<'_>) -> Result<Finish, RunError> {
+    let mut work = Work { job, bodies, failures: Vec::new() };
+    match tools.fetch.fetch_all(job, work.bodies, &mut work.failures).map_err(input_trouble)? {
+        Fetched::All => {}
+        Fetched::Stopped => return Ok(work.end(Outcome::Released)),
+        Fetched::Later(later) => {
+            let outcome = Outcome::Deferred { until_ms: later.until_ms, why: later.why, progress: later.progress };
+            return Ok(Finish { outcome, failures: work.failures, troubles: later.troubles });
+        }
+    }
+    let key = naming::shard_key(&job.language, &job.name, JsonlWriter::EXTENSION);
+    let spool = tools.store.spool(&key).map_err(output_trouble)?;
+    let (built, digest) = work.build(&spool, &key, tools)?;
+    if let Some(outcome) = work.without_object(&built, tools.output.hold_on_failure) {
+        return Ok(work.end(outcome));
+    }
+    if tools.fetch.stop.is_set() {
+        return Ok(work.end(Outcome::Released));
+    }
+    let outcome = publish(job, &key, spool, &built, &digest, tools)?;
+    Ok(work.end(outcome))
+}
+
+impl Work<'_> {
+    /// Encodes all members that are good. A bad one is fetched once more before it fails.
+    fn build(&mut self, spool: &Spool, key: &str, tools: &Tools<'_>) -> Result<(Built, Digest), RunError> {
+        let spool_trouble =
+            |error| output_trouble(StoreError::local("write", format!("{}/{key}", tools.store.base()), error));
+        let limits = Limits { bytes_max: tools.output.max_microshard_bytes };
+        let level = tools.output.level;
+        let mut shard = ShardBuilder::create(&self.job.members, tools.slots, limits, level, spool).map_err(spool_trouble)?;
+        let mut fetched_again = None;
+        loop {
+            let bodies = &*self.bodies;
+            match tools.builders.install(|| shard.append_all(bodies)) {
+                Ok(()) => break,
+                Err(Pause::Spool(error)) => return Err(spool_trouble(error)),
+                Err(Pause::Bad(index, _)) if fetched_again != Some(index) => {
+                    fetched_again = Some(index);
+                    self.fetch_again(index, tools)?;
+                }
+                Err(Pause::Bad(index, bad)) => {
+                    self.fail(index, bad.sentence);
+                    shard.skip();
+                }
+            }
+            self.job.lease.pulse.beat();
+        }
+        tools.builders.install(|| shard.finish(spool)).map_err(spool_trouble)
+    }
+
+    /// A glitch of the network must not look like a bad object: what came is thrown away and asked for anew.
+    fn fetch_again(&mut self, index: usize, tools: &Tools<'_>) -> Result<(), RunError> {
+        match tools.fetch.fetch_again(&self.job.members[index]) {
+            Ok(body) => self.bodies.set(self.job.members[index].seq, body),
+            // What was downloaded before is judged as it is.
+            Err(error) if error.trouble != Trouble::Misconfigured => {}
+            Err(error) => return Err(input_trouble(error)),
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, index: usize, sentence: String) {
+        let member = &self.job.members[index];
+        self.failures.push(Failure { seq: member.seq, sentence, tries: member.tries + 1 });
+    }
+
+    /// How the job ends where there is nothing to publish, or it must wait.
+    fn without_object(&self, built: &Built, hold_on_failure: bool) -> Option<Outcome> {
+        if hold_on_failure && !self.failures.is_empty() {
+            return Some(Outcome::Held(format!("{} of its microshards failed: `retry` brings it back", self.failures.len())));
+        }
+        if built.microshards == 0 {
+            return Some(Outcome::Failed("all its microshards failed".to_owned()));
+        }
+        // Microshards without rows are consumed; a shard of zero rows is never published.
+        (built.rows == 0).then(|| Outcome::Published(Receipt { bytes_in: built.bytes_in, ..Receipt::default() }))
+    }
+
+    fn end(self, outcome: Outcome) -> Finish {
+        // A job that is given back begins anew: what failed now is found again.
+        let failures = if outcome == Outcome::Released { Vec::new() } else { self.failures };
+        Finish { outcome, failures, troubles: Vec::new() }
+    }
+}
+
+/// Data, then reference (I4): the object is confirmed before the queue hears of it.
+fn publish(
+    job: &Job,
+    key: &str,
+    spool: Spool,
+    built: &Built,
+    digest: &Digest,
+    tools: &Tools<'_>,
+) -> Result<Outcome, RunError> {
+    let receipt = Receipt {
+        key: key.to_owned(),
+        rows: built.rows,
+        bytes_in: built.bytes_in,
+        bytes_out: digest.bytes,
+        sha256: digest.sha256,
+    };
+    match tools.store.put(key, spool, digest, &Uploads(tools.queue)) {
+        Ok(()) => Ok(Outcome::Published(receipt)),
+        Err(error) if is_passing(&error) && job.deferrals < tools.fetch.patience.tries_max => {
+            let asked = if let Trouble::Throttled(Some(asked)) = error.trouble { asked } else { Duration::ZERO };
+            let wait = tools.fetch.patience.deferral(job.deferrals).max(asked);
+            let until_ms = now_ms() + wait.as_millis() as i64;
+            Ok(Outcome::Deferred { until_ms, why: error.to_string(), progress: false })
+        }
+        Err(error) => Err(output_trouble(error)),
+    }
+}
+
+fn is_passing(error: &StoreError) -> bool {
+    matches!(error.trouble, Trouble::Transient | Trouble::Throttled(_) | Trouble::Unreachable)
+}
+
+/// The queue keeps the record of uploads in parts.
+struct Uploads<'a>(&'a Client);
+
+impl UploadLog for Uploads<'_> {
+    fn started(&self, key: &str, upload_id: &str) -> Result<(), StoreError> {
+        self.0.upload_started(key, upload_id).map_err(|error| unlogged(key, error))
+    }
+
+    fn ended(&self, key: &str, upload_id: &str) -> Result<(), StoreError> {
+        self.0.upload_ended(key, upload_id).map_err(|error| unlogged(key, error))
+    }
+}
+
+fn unlogged(key: &str, error: microshard_queue::Error) -> StoreError {
+    let cause = error.to_string();
+    StoreError { operation: "record the upload of", object: key.to_owned(), trouble: Trouble::Local, cause, source: Some(Box::new(error)) }
+}
+
+fn input_trouble(error: StoreError) -> RunError {
+    let advice = match error.trouble {
+        Trouble::Denied => ": it serves hardly any object to us; check credentials and permissions, then run again",
+        Trouble::Misconfigured => ": set this right, then run again; no microshard was failed for it",
+        _ => ": its origin has not answered for a while; run again when it does; no microshard was failed for it",
+    };
+    RunError::Store { error, advice }
+}
+
+fn output_trouble(error: StoreError) -> RunError {
+    let advice = match error.trouble {
+        Trouble::Conflict => ": choose another --output, or move the object away, then run again",
+        Trouble::Local => ": check free space and permissions, then run again; nothing committed is lost",
+        _ => ": set this right, then run again; nothing committed is lost",
+    };
+    RunError::Store { error, advice }
+}

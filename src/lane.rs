@@ -1,0 +1,86 @@
+//! A lane: permit, claim, job, finish, again. The only caller of `finish` (I5); it holds no lock while it works.
+
+use microshard_queue::{Claimed, Finish, Finished, Job, Outcome};
+
+use crate::budget::Budget;
+use crate::job::{self, RunError, Tools};
+use crate::monitor::{Event, Monitor};
+use crate::park::Park;
+
+/// What a lane needs besides a job's tools.
+pub struct Lane<'a> {
+    /// What its jobs work with.
+    pub tools: Tools<'a>,
+    /// Memory.
+    pub budget: &'a Budget,
+    /// Bytes a job is expected to need.
+    pub job_bytes: u64,
+    /// What deferred jobs have fetched.
+    pub park: &'a Park<'a>,
+    /// Who is told.
+    pub monitor: &'a dyn Monitor,
+}
+
+/// Works jobs until none is left, or the run is told to stop.
+pub fn run(lane: &Lane<'_>) -> Result<(), RunError> {
+    loop {
+        let mut permit = lane.budget.acquire(lane.job_bytes, &|| lane.park.drop_oldest());
+        let job = match lane.tools.queue.claim()? {
+            Claimed::Job(job) => job,
+            Claimed::Drained | Claimed::Stopped => return Ok(()),
+        };
+        let mut bodies = lane.park.take(job.lease.shard).unwrap_or_default();
+        let worked = job::run(&job, &mut bodies, &lane.tools);
+        let (finish, error) = match worked {
+            Ok(finish) => (finish, None),
+            Err(error) => (released(), Some(error)),
+        };
+        if matches!(finish.outcome, Outcome::Deferred { .. }) {
+            permit.grow_to(bodies.bytes());
+            lane.park.put(job.lease.shard, bodies, permit);
+        }
+        let finished = lane.tools.queue.finish(job.lease.clone(), finish.clone())?;
+        tell(lane.monitor, &job, &finish, finished);
+        if let Some(error) = error {
+            return Err(error);
+        }
+    }
+}
+
+/// Trouble of the run is nobody's failure: the shard goes back as it was.
+fn released() -> Finish {
+    Finish { outcome: Outcome::Released, failures: Vec::new(), troubles: Vec::new() }
+}
+
+fn tell(monitor: &dyn Monitor, job: &Job, finish: &Finish, finished: Finished) {
+    if finished == Finished::Lost {
+        monitor.event(&Event::LeaseLost { shard: &job.name });
+        return;
+    }
+    for failure in &finish.failures {
+        if let Some(member) = job.members.iter().find(|member| member.seq == failure.seq) {
+            monitor.event(&Event::MicroshardFailed {
+                microshard_id: member.microshard_id,
+                uri: &member.uri,
+                sentence: &failure.sentence,
+            });
+        }
+    }
+    let (language, shard) = (job.language.as_str(), job.name.as_str());
+    match &finish.outcome {
+        Outcome::Published(receipt) => monitor.event(&Event::ShardPublished {
+            language,
+            shard,
+            microshards: (job.members.len() - finish.failures.len()) as u64,
+            failed: finish.failures.len() as u64,
+            rows: receipt.rows,
+            bytes_in: receipt.bytes_in,
+            bytes_out: receipt.bytes_out,
+        }),
+        Outcome::Deferred { until_ms, why, .. } => {
+            monitor.event(&Event::ShardDeferred { language, shard, until_ms: *until_ms, why });
+        }
+        Outcome::Failed(why) | Outcome::Held(why) => monitor.event(&Event::ShardFailed { language, shard, why }),
+        Outcome::Released => {}
+    }
+}

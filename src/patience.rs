@@ -1,0 +1,60 @@
+//! How long is waited for what: every wait and retry has a bound. One place, so that tests can make the times short.
+
+use std::time::Duration;
+
+use crate::store::Tally;
+
+/// Times and bounds of waiting.
+#[derive(Debug, Clone)]
+pub struct Patience {
+    /// A lane waits no longer than this in all; then the job is deferred (I9).
+    pub in_lane_max: Duration,
+    /// The first wait in a lane.
+    pub in_lane_first: Duration,
+    /// The first deferral; every further one is half as long again.
+    pub deferral_first: Duration,
+    /// The longest deferral.
+    pub deferral_max: Duration,
+    /// The longest `Retry-After` that is honoured.
+    pub retry_after_max: Duration,
+    /// Tries of one object while its origin serves others; then it fails.
+    pub tries_max: u32,
+    /// How long one object may keep failing in all.
+    pub object_max: Duration,
+    /// How long an origin may serve nothing at all; then the run stops, and nothing fails for it.
+    pub origin_max: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        Patience {
+            in_lane_max: Duration::from_secs(3),
+            in_lane_first: Duration::from_millis(500),
+            deferral_first: Duration::from_secs(5),
+            deferral_max: Duration::from_secs(30),
+            retry_after_max: Duration::from_secs(300),
+            tries_max: 8,
+            object_max: Duration::from_secs(3 * 3600),
+            origin_max: Duration::from_secs(120),
+        }
+    }
+}
+
+impl Patience {
+    /// A short wait in a lane, with jitter, but not shorter than what the origin asked for.
+    pub fn quick(&self, asked: Duration) -> Duration {
+        let first = self.in_lane_first;
+        asked.max(first / 2 + first.mul_f64(fastrand::f64() / 2.0))
+    }
+
+    /// A deferral: 5 s x 1.5^n, at most 30 s, full jitter, so that what failed together does not come back together.
+    pub fn deferral(&self, deferrals: u32) -> Duration {
+        let ceiling = self.deferral_first.mul_f64(1.5_f64.powi(deferrals.min(16) as i32)).min(self.deferral_max);
+        ceiling.mul_f64(fastrand::f64())
+    }
+
+    /// Whether an origin has served nothing for so long that it is given up.
+    pub fn origin_is_lost(&self, tally: &Tally) -> bool {
+        tally.silent_for > self.origin_max
+    }
+}
