@@ -1,1 +1,4 @@
 //! The integration tests: one binary, a module per behaviour.
+
+mod demo_generate;
+mod demo_origin;
