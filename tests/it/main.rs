@@ -2,3 +2,4 @@
 
 mod demo_generate;
 mod demo_origin;
+mod listing;
