@@ -2,5 +2,7 @@
 pub mod cli;
 pub mod demo;
 pub mod error;
+pub mod interrupt;
 pub mod manifest;
+pub mod monitor;
 pub mod store;

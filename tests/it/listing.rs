@@ -69,7 +69,7 @@ fn a_csv_line_and_a_json_line_give_the_same_record() {
         updated_at: None,
     };
     let line = format!("7,r1,en,\"a, \"\"b\"\".jsonl\",70,6000,{SUM},2026-01-05 08:00:00.5+00");
-    assert_eq!(csv(&format!("{HEADER}\n{line}\n")).expect("reads"), [expected.clone()]);
+    assert_eq!(csv(&format!("{HEADER}\n{line}\n")).expect("reads"), std::slice::from_ref(&expected));
     let object = format!(
         r#"{{"microshard_id":7,"run_id":"r1","language":"en","uri":"a, \"b\".jsonl","segment_count":"70",
            "byte_size":6000,"sha256":"{SUM}","created_at":"2026-01-05T08:00:00.5Z","updated_at":null,"x":[1]}}"#
