@@ -38,7 +38,9 @@ impl<W: Write + Send> Lines<W> {
     fn write(&self, lines: &[String]) {
         let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(open) = to.as_mut() else { return };
-        let written = lines.iter().try_for_each(|line| writeln!(open, "{line}")).and_then(|()| open.flush());
+        // In one write, so that nothing else on the same terminal comes between the words of a line.
+        let text: String = lines.iter().flat_map(|line| [line, "\n"]).collect();
+        let written = open.write_all(text.as_bytes()).and_then(|()| open.flush());
         if written.is_err() {
             *to = None; // nobody reads it any more, and there is nobody else to tell
         }

@@ -2,4 +2,6 @@
 
 mod demo_generate;
 mod demo_origin;
+mod interrupt;
 mod listing;
+mod monitor;
