@@ -1,6 +1,8 @@
 //! The manifest: the table (or listing) of microshards and shards. Postgres is its home; a listing stands in for it.
 //! All Postgres SQL lives here. Records are streamed: nothing here holds a manifest in RAM (I8).
 
+pub mod listing;
+
 /// One microshard as the manifest names it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Record {
