@@ -2,8 +2,28 @@
 //! bucket. Calls block and never retry by themselves: who waits, and how long, is decided by the caller. A body that is
 //! shorter than announced is an error, always. Nothing half-written is ever seen under a final name (I6).
 
-use std::fs::File;
+mod agent;
+mod answer;
+pub mod credentials;
+pub mod http;
+pub mod local;
+pub mod s3;
+pub mod settings;
+pub mod sources;
+pub mod throttle;
+pub mod uri;
 
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+use sha2::Digest as _;
+
+pub use self::agent::{Network, Patience};
+pub use self::answer::trouble_of_status;
+pub use self::settings::StoreSettings;
+pub use self::sources::{Reader, Sources, Tally};
+pub use self::uri::{Location, ObjectUri, Origin};
 pub use crate::error::{StoreError, Trouble};
 
 /// The result of an operation on objects.
@@ -54,6 +74,32 @@ pub struct Digest {
     pub sha256: [u8; 32],
 }
 
+/// Computes a `Digest` of what is written into it.
+#[derive(Debug, Clone, Default)]
+pub struct Digester {
+    bytes: u64,
+    hasher: sha2::Sha256,
+}
+
+impl Digester {
+    /// The digest of all bytes written.
+    pub fn finish(self) -> Digest {
+        Digest { bytes: self.bytes, sha256: self.hasher.finalize().into() }
+    }
+}
+
+impl io::Write for Digester {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.hasher.update(bytes);
+        self.bytes += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Keeps the record of uploads in parts, so that those a killed process leaves behind can be aborted.
 pub trait UploadLog {
     /// Must be durable before the first part is sent.
@@ -95,3 +141,16 @@ pub trait ObjectStore: Send + Sync {
     /// Fails at once, with what to do, where nothing could be put: a directory that is not writable, no such bucket.
     fn check_writable(&self) -> Result<()>;
 }
+
+/// Opens `location`: a directory, `s3://bucket/prefix` or, to read, `http(s)://host/path`. `tag` names the queue on whose
+/// behalf temporary files are made and swept.
+pub fn open(location: &str, settings: &StoreSettings, tag: &str) -> anyhow::Result<Arc<dyn ObjectStore>> {
+    Ok(match Location::parse(location)? {
+        Location::Directory(base) => Arc::new(local::LocalStore::new(&base, tag)),
+        Location::Http(base) => Arc::new(http::HttpStore::new(&base, &settings.network, IDLE_MAX, settings.patience)),
+        Location::S3 { bucket, prefix } => Arc::new(s3::S3Store::new(&bucket, &prefix, settings, IDLE_MAX)?),
+    })
+}
+
+/// Connections kept by a store that many threads share. More threads than this may use it; the rest reconnect.
+const IDLE_MAX: usize = 64;

@@ -1,0 +1,286 @@
+//! HTTP agents: what they share (names resolved, TLS set up, connections counted) and how each is set. An agent serves
+//! one origin: with many, its pool is searched in quadratic time. Nothing here retries, and nothing is decompressed
+//! behind our back.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use ureq::config::Config;
+use ureq::http::Uri;
+use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::{
+    ConnectProxyConnector, ConnectionDetails, Connector, NextTimeout, RustlsConnector, SocksConnector, TcpConnector,
+    Transport,
+};
+use ureq::{Agent, Proxy};
+
+const USER_AGENT: &str = concat!("compact-local/", env!("CARGO_PKG_VERSION"));
+
+/// How long an origin is waited for.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// For a connection, TLS included.
+    pub connect: Duration,
+    /// For the next byte of an answer.
+    pub read: Duration,
+    /// For the server to take the next bytes of an upload.
+    pub write: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        let (connect, read, write) = (Duration::from_secs(10), Duration::from_secs(20), Duration::from_secs(60));
+        Patience { connect, read, write }
+    }
+}
+
+impl Patience {
+    /// For a whole body of up to `bytes`: three stalls, and 64 KiB a second.
+    pub(super) fn whole(self, bytes: u64) -> Duration {
+        self.read * 3 + Duration::from_secs((bytes >> 16).min(24 * 3600))
+    }
+}
+
+/// What all agents of the process share.
+#[derive(Debug, Default)]
+pub struct Network {
+    names: Arc<Names>,
+    tls: Arc<RustlsConnector>,
+    connections: Arc<AtomicU64>,
+}
+
+/// How an agent is used.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AgentOptions {
+    /// Connections kept open between requests: as many as threads share the agent.
+    pub(super) idle_max: usize,
+    /// Redirects followed. None for a signed request: headers that are secrets would go along.
+    pub(super) redirects_max: u32,
+    /// How long it waits.
+    pub(super) patience: Patience,
+}
+
+impl Network {
+    /// Connections made so far; many more than threads means that they are not kept alive.
+    pub fn connections(&self) -> u64 {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// An agent for one origin, `https://host:port`.
+    pub(super) fn agent(&self, origin: &str, options: AgentOptions) -> Agent {
+        let host = origin.parse::<Uri>().ok().and_then(|uri| uri.host().map(str::to_owned)).unwrap_or_default();
+        let AgentOptions { idle_max, redirects_max, patience } = options;
+        let config = Agent::config_builder()
+            .user_agent(USER_AGENT)
+            .accept_encoding(accept_encoding(&host))
+            .http_status_as_error(false)
+            .max_redirects(redirects_max)
+            .max_redirects_will_error(redirects_max > 0)
+            .timeout_connect(Some(patience.connect))
+            .timeout_per_read(Some(patience.read))
+            .timeout_per_write(Some(patience.write))
+            .input_buffer_size(64 << 10)
+            .output_buffer_size(16 << 10)
+            .max_idle_connections(idle_max)
+            .max_idle_connections_per_host(idle_max)
+            .max_idle_age(Duration::from_secs(30))
+            .proxy(if is_near(&host) { None } else { Proxy::try_from_env() })
+            .build();
+        // The library's own chain, with one TLS configuration for all agents (it reads the system's certificates) and
+        // a counter.
+        let connector =
+            ().chain(SocksConnector::default())
+                .chain(ConnectProxyConnector::default())
+                .chain(CountingConnector(Arc::clone(&self.connections)))
+                .chain(TcpConnector::default())
+                .chain(SharedTls(Arc::clone(&self.tls)));
+        Agent::with_parts(config, connector, SharedNames(Arc::clone(&self.names)))
+    }
+}
+
+/// Google's store decompresses objects that carry `Content-Encoding: gzip` unless gzip is accepted; others compress on
+/// the fly where it is. Either would give bytes that are not the object's.
+fn accept_encoding(host: &str) -> &'static str {
+    let google = host == "storage.googleapis.com" || host.ends_with(".storage.googleapis.com");
+    if google { "gzip" } else { "identity" }
+}
+
+/// Loopback and link-local (the cloud's metadata service): never behind a proxy.
+fn is_near(host: &str) -> bool {
+    match host.trim_start_matches('[').trim_end_matches(']').parse() {
+        Ok(IpAddr::V4(ip)) => ip.is_loopback() || ip.is_link_local(),
+        Ok(IpAddr::V6(ip)) => ip.is_loopback(),
+        Err(_) => host == "localhost",
+    }
+}
+
+#[derive(Debug)]
+struct CountingConnector(Arc<AtomicU64>);
+
+impl<In: Transport> Connector<In> for CountingConnector {
+    type Out = In;
+
+    fn connect(&self, _: &ConnectionDetails, chained: Option<In>) -> Result<Option<In>, ureq::Error> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(chained)
+    }
+}
+
+struct SharedTls(Arc<RustlsConnector>);
+
+impl fmt::Debug for SharedTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SharedTls")
+    }
+}
+
+impl<In: Transport> Connector<In> for SharedTls {
+    type Out = <RustlsConnector as Connector<In>>::Out;
+
+    fn connect(&self, details: &ConnectionDetails, chained: Option<In>) -> Result<Option<Self::Out>, ureq::Error> {
+        self.0.connect(details, chained)
+    }
+}
+
+/// A name server did not answer with an address.
+#[derive(Debug)]
+pub(super) struct LookupFailed(io::Error);
+
+impl fmt::Display for LookupFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for LookupFailed {}
+
+/// Resolved names. The library asks at every request, pooled connection or not; so the answers are kept.
+#[derive(Debug, Default)]
+struct Names {
+    by_host: Mutex<HashMap<String, Arc<Name>>>,
+    turn: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Name {
+    answer: RwLock<Option<Answer>>,
+    asking: Mutex<()>,
+}
+
+#[derive(Debug, Clone)]
+struct Answer {
+    addresses: Arc<[SocketAddr]>,
+    asked: Instant,
+}
+
+impl Names {
+    const KEPT: Duration = Duration::from_secs(60);
+
+    fn addresses(&self, host_and_port: &str) -> io::Result<Arc<[SocketAddr]>> {
+        let name = {
+            let mut by_host = self.by_host.lock().unwrap_or_else(PoisonError::into_inner);
+            match by_host.get(host_and_port) {
+                Some(name) => Arc::clone(name),
+                None => Arc::clone(by_host.entry(host_and_port.to_owned()).or_default()),
+            }
+        };
+        name.addresses(host_and_port)
+    }
+}
+
+impl Name {
+    fn answer(&self) -> Option<Answer> {
+        self.answer.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// One thread asks; the others go on with the old answer where there is one. A name server that fails now and then
+    /// does not take away an answer that was good.
+    fn addresses(&self, host_and_port: &str) -> io::Result<Arc<[SocketAddr]>> {
+        let is_new = |answer: &Answer| answer.asked.elapsed() < Names::KEPT;
+        let old = self.answer();
+        if let Some(answer) = old.as_ref().filter(|answer| is_new(answer)) {
+            return Ok(Arc::clone(&answer.addresses));
+        }
+        let _asking = match (self.asking.try_lock(), &old) {
+            (Ok(asking), _) => asking,
+            (Err(_), Some(answer)) => return Ok(Arc::clone(&answer.addresses)),
+            (Err(_), None) => self.asking.lock().unwrap_or_else(PoisonError::into_inner),
+        };
+        if let Some(answer) = self.answer().filter(is_new) {
+            return Ok(answer.addresses);
+        }
+        let addresses = match host_and_port.to_socket_addrs() {
+            Ok(addresses) => addresses.collect(),
+            Err(error) => old.map(|answer| answer.addresses).ok_or(error)?,
+        };
+        let answer = Answer { addresses, asked: Instant::now() };
+        *self.answer.write().unwrap_or_else(PoisonError::into_inner) = Some(answer.clone());
+        Ok(answer.addresses)
+    }
+}
+
+#[derive(Debug)]
+struct SharedNames(Arc<Names>);
+
+impl Resolver for SharedNames {
+    fn resolve(&self, uri: &Uri, _: &Config, _: NextTimeout) -> Result<ResolvedSocketAddrs, ureq::Error> {
+        let (Some(scheme), Some(authority)) = (uri.scheme(), uri.authority()) else {
+            return Err(ureq::Error::HostNotFound);
+        };
+        let host = DefaultResolver::host_and_port(scheme, authority).ok_or(ureq::Error::HostNotFound)?;
+        let addresses = self.0.addresses(&host).map_err(|error| ureq::Error::Other(Box::new(LookupFailed(error))))?;
+        let mut resolved = self.empty();
+        let turn = self.0.turn.fetch_add(1, Ordering::Relaxed);
+        rotated(&addresses, turn).take(16).for_each(|address| resolved.push(address));
+        if resolved.is_empty() { Err(ureq::Error::HostNotFound) } else { Ok(resolved) }
+    }
+}
+
+/// The addresses of the preferred family first, each time beginning with another: connections spread over a store's
+/// machines, and a family that does not work here is not tried first.
+fn rotated(addresses: &[SocketAddr], turn: usize) -> impl Iterator<Item = SocketAddr> {
+    let v4_first = addresses.first().is_some_and(SocketAddr::is_ipv4);
+    let (preferred, others): (Vec<_>, Vec<_>) = addresses.iter().partition(|address| address.is_ipv4() == v4_first);
+    let begin = turn % preferred.len().max(1);
+    let (head, tail) = preferred.split_at(begin);
+    [tail, head, &others].concat().into_iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_take_turns_among_the_addresses_of_the_preferred_family() {
+        let addresses: Vec<SocketAddr> =
+            ["10.0.0.1:80", "[::1]:80", "10.0.0.2:80"].iter().map(|text| text.parse().unwrap()).collect();
+        let first_two = |turn| rotated(&addresses, turn).map(|a| a.to_string()).take(2).collect::<Vec<_>>();
+        assert_eq!(first_two(0), ["10.0.0.1:80", "10.0.0.2:80"]);
+        assert_eq!(first_two(1), ["10.0.0.2:80", "10.0.0.1:80"]);
+        assert_eq!(rotated(&addresses, 0).count(), 3);
+        assert_eq!(rotated(&[], 3).count(), 0);
+    }
+
+    #[test]
+    fn only_google_is_told_that_gzip_is_accepted() {
+        assert_eq!(accept_encoding("storage.googleapis.com"), "gzip");
+        assert_eq!(accept_encoding("bucket.storage.googleapis.com"), "gzip");
+        assert_eq!(accept_encoding("notstorage.googleapis.com"), "identity");
+        assert_eq!(accept_encoding("s3.amazonaws.com"), "identity");
+    }
+
+    #[test]
+    fn no_proxy_stands_before_this_machine_and_the_metadata_service() {
+        for host in ["127.0.0.1", "127.8.9.1", "localhost", "[::1]", "169.254.169.254"] {
+            assert!(is_near(host), "{host}");
+        }
+        for host in ["10.0.0.1", "localhost.example.com", "s3.amazonaws.com"] {
+            assert!(!is_near(host), "{host}");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Where microshards are read: every origin of the manifest, with what all threads know of it (`Sources`), and what each
+//! thread has of its own (`Reader`: connections). A `get` waits for the origin's throttle, asks once and keeps the tally.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use super::http::HttpStore;
+use super::local::LocalStore;
+use super::s3::S3Store;
+use super::throttle::{Throttle, Verdict};
+use super::{GetOptions, ObjectStore, ObjectUri, Origin, Result, StoreError, StoreSettings, Trouble};
+
+/// What an origin did so far: whether trouble is an object's or the origin's own.
+#[derive(Debug, Clone, Default)]
+pub struct Tally {
+    /// Objects served whole.
+    pub ok: u64,
+    /// 401 and 403.
+    pub denied: u64,
+    /// 404 and the like.
+    pub gone: u64,
+    /// Pleas for less.
+    pub throttled: u64,
+    /// Resets, timeouts, 5xx, short bodies.
+    pub transient: u64,
+    /// Since when it could not be reached; nothing once it answers, whatever.
+    pub unreachable_since: Option<Instant>,
+    /// The last error that says that nothing will work as things are set up.
+    pub misconfigured: Option<String>,
+    /// Requests that may be in flight now.
+    pub limit: usize,
+    /// How often that was lowered.
+    pub lowered: u64,
+}
+
+/// All origins, shared by all readers.
+#[derive(Debug)]
+pub struct Sources {
+    settings: StoreSettings,
+    in_flight_max: usize,
+    by_origin: Mutex<HashMap<Origin, Arc<Shared>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    throttle: Throttle,
+    tally: Mutex<Tally>,
+}
+
+impl Sources {
+    /// Each origin is asked at most `in_flight_max` things at a time.
+    pub fn new(settings: StoreSettings, in_flight_max: usize) -> Arc<Sources> {
+        Arc::new(Sources { settings, in_flight_max, by_origin: Mutex::default() })
+    }
+
+    /// A reader for one thread.
+    pub fn reader(self: &Arc<Self>) -> Reader {
+        Reader { sources: Arc::clone(self), opened: HashMap::new() }
+    }
+
+    /// The tally of the origin of `uri`, which is absolute.
+    pub fn tally(&self, uri: &str) -> Result<Tally> {
+        Ok(self.shared(&ObjectUri::resolve(uri, None)?.origin).tally())
+    }
+
+    /// Every origin asked so far, by a name without secrets, in order.
+    pub fn tallies(&self) -> Vec<(String, Tally)> {
+        let by_origin = self.by_origin.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tallies: Vec<_> =
+            by_origin.iter().map(|(origin, shared)| (origin.to_string(), shared.tally())).collect();
+        tallies.sort_by(|(a, _), (b, _)| a.cmp(b));
+        tallies
+    }
+
+    /// Connections made so far.
+    pub fn connections(&self) -> u64 {
+        self.settings.network.connections()
+    }
+
+    fn shared(&self, origin: &Origin) -> Arc<Shared> {
+        let mut by_origin = self.by_origin.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = by_origin.entry(origin.clone()).or_insert_with(|| {
+            let throttle = Throttle::new(self.in_flight_max);
+            Arc::new(Shared { throttle, tally: Mutex::default() })
+        });
+        Arc::clone(shared)
+    }
+
+    fn open(&self, origin: &Origin) -> Result<Box<dyn ObjectStore>> {
+        // One connection is in use at a time, another may wait at the end of a redirect.
+        const IDLE_MAX: usize = 2;
+        let settings = &self.settings;
+        Ok(match origin {
+            Origin::Directory(base) => Box::new(LocalStore::new(base, "")),
+            Origin::Http(base) => Box::new(HttpStore::new(base, &settings.network, IDLE_MAX, settings.patience)),
+            Origin::S3(bucket) => match S3Store::new(bucket, "", settings, IDLE_MAX) {
+                Ok(store) => Box::new(store),
+                Err(error) => {
+                    let cause = format!("{error:#}");
+                    return Err(StoreError::new("open", origin.to_string(), Trouble::Misconfigured, cause));
+                }
+            },
+        })
+    }
+}
+
+impl Shared {
+    fn tally(&self) -> Tally {
+        let limit = self.throttle.limit();
+        let tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Tally { limit: limit.now(), lowered: limit.lowered(), ..tally }
+    }
+
+    fn record(&self, got: &Result<()>) -> Verdict {
+        let trouble = match got {
+            Ok(()) => None,
+            Err(error) => Some(error.trouble),
+        };
+        let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
+        if trouble != Some(Trouble::Unreachable) && trouble != Some(Trouble::Misconfigured) {
+            tally.unreachable_since = None;
+        }
+        match trouble {
+            None => {
+                tally.ok += 1;
+                Verdict::Good
+            }
+            Some(Trouble::TooLarge | Trouble::Conflict | Trouble::Local) => Verdict::Good,
+            Some(Trouble::Gone) => {
+                tally.gone += 1;
+                Verdict::Good
+            }
+            Some(Trouble::Denied) => {
+                tally.denied += 1;
+                Verdict::Good
+            }
+            Some(Trouble::Throttled(_)) => {
+                tally.throttled += 1;
+                Verdict::Throttled
+            }
+            Some(Trouble::Transient) => {
+                tally.transient += 1;
+                Verdict::Trouble
+            }
+            Some(Trouble::Unreachable) => {
+                tally.unreachable_since.get_or_insert_with(Instant::now);
+                Verdict::Trouble
+            }
+            Some(Trouble::Misconfigured) => {
+                tally.misconfigured = got.as_ref().err().map(ToString::to_string);
+                Verdict::Trouble
+            }
+        }
+    }
+}
+
+/// One thread's way to all origins: opened when first needed, each with connections of its own.
+pub struct Reader {
+    sources: Arc<Sources>,
+    opened: HashMap<Origin, Opened>,
+}
+
+struct Opened {
+    store: Box<dyn ObjectStore>,
+    shared: Arc<Shared>,
+}
+
+impl Reader {
+    /// Reads the object named by `uri`, which is absolute, into `body`; waits for the origin's throttle, never retries.
+    pub fn get(&mut self, uri: &str, body: &mut Vec<u8>, options: GetOptions) -> Result<()> {
+        let ObjectUri { origin, key } = ObjectUri::resolve(uri, None)?;
+        let opened = match self.opened.get(&origin) {
+            Some(opened) => opened,
+            None => {
+                let opened = Opened { store: self.sources.open(&origin)?, shared: self.sources.shared(&origin) };
+                self.opened.entry(origin).or_insert(opened)
+            }
+        };
+        let permit = opened.shared.throttle.acquire();
+        let got = opened.store.get(&key, body, options);
+        permit.finish(opened.shared.record(&got));
+        got
+    }
+}
