@@ -1,5 +1,27 @@
 //! The manifest: the table (or listing) of microshards and shards. Postgres is its home; a listing stands in for it.
 //! All Postgres SQL lives here. Records are streamed: nothing here holds a manifest in RAM (I8).
+//! Postgres part by part, in the order a snapshot goes: connect (`conninfo`, `tls`, `postgres`), look at the tables
+//! (`names`, `check`, `init`), `claim`, `read`, then `sync` and `release`.
+
+mod check;
+mod claim;
+mod conninfo;
+mod copy;
+mod explain;
+mod init;
+mod names;
+mod passfile;
+pub mod postgres;
+mod predicate;
+mod read;
+mod release;
+mod settings;
+mod stage;
+mod sync;
+mod tls;
+
+pub use self::init::schema;
+pub use self::postgres::{Postgres, is_postgres};
 
 pub mod listing;
 
@@ -42,12 +64,15 @@ pub struct Selection {
 pub struct Claim {
     /// The run.
     pub run_id: String,
-    /// The snapshot's number in the run; part of every shard's name, so that machines never collide.
+    /// The snapshot's number in the run; part of every shard's name, so that machines never collide. With mode `none`
+    /// nothing is written, so it is only a proposal: one more than the last that was handed out.
     pub number: u32,
     /// Who claims: fresh for every snapshot, never a host name or pid that can come again.
     pub claimed_by: String,
     /// How: `slices`, `rows`, `none`.
     pub mode: ClaimMode,
+    /// When, by the server's clock: unix time in microseconds. A lease that had expired by then was free to take.
+    pub claimed_at: i64,
     /// The slices leased, with mode `slices`.
     pub slices: Vec<i16>,
     /// How the tables are named here.

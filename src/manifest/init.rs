@@ -1,0 +1,73 @@
+//! Creates the manifest's tables where they are absent. The SQL is `schema.sql` with names put in; what is printed is
+//! what is run, but for one thing: of a table that exists nothing is run, so a foreign table gets no index of ours.
+
+use anyhow::{Result, ensure};
+use postgres::Transaction;
+use postgres::types::Type;
+
+use super::check::{self, Purpose};
+use super::names::{COLUMNS, quote_beside};
+use super::{ClaimMode, Names, Postgres};
+
+const SCHEMA: &str = include_str!("schema.sql");
+
+/// The SQL of `init-manifest` under these names, for `--print`. It may be run any number of times.
+pub fn schema(names: &Names) -> Result<String> {
+    let mut sql = SCHEMA.to_owned();
+    for (ours, _) in COLUMNS {
+        sql = sql.replace(&format!("{{{ours}}}"), &names.column(ours));
+    }
+    let tables = [
+        ("{microshards}", names.microshards()?),
+        ("{run_index}", quote_beside(&names.table, "_run")),
+        ("{shards}", names.shards()?),
+        ("{slices}", names.slices()?),
+        ("{snapshots}", names.snapshots()?),
+    ];
+    for (placeholder, name) in &tables {
+        sql = sql.replace(placeholder, name);
+    }
+    Ok(sql)
+}
+
+impl Postgres {
+    /// Creates the tables that are absent, all or none, and returns their names. A table that exists is left as it is;
+    /// should it lack a column that compact-local needs, that is an error and nothing is created.
+    pub fn init(&mut self) -> Result<Vec<String>> {
+        self.repeat("create the manifest's tables", |transaction, names, _| {
+            // Two machines at once: IF NOT EXISTS does not protect from a table that appears in between.
+            transaction
+                .batch_execute("SELECT pg_advisory_xact_lock(hashtextextended('compact-local init-manifest', 0))")?;
+            let mut created = Vec::new();
+            for (name, table, sql) in tables(names)? {
+                if !exists(transaction, &table)? {
+                    transaction.batch_execute(&sql)?;
+                    created.push(name);
+                }
+            }
+            check::microshards(transaction, names, Purpose::Read(ClaimMode::Slices))?;
+            check::shards(transaction, names)?;
+            Ok(created)
+        })
+    }
+}
+
+/// Each table's name as typed, quoted, and its part of the SQL: the parts begin at CREATE TABLE.
+fn tables(names: &Names) -> Result<Vec<(String, String, String)>> {
+    let sql = schema(names)?;
+    let parts = sql.split("CREATE TABLE").skip(1).map(|part| format!("CREATE TABLE{part}"));
+    let known = [
+        (names.table.clone(), names.microshards()?),
+        (names.shards_table.clone(), names.shards()?),
+        (format!("{}_slices", names.table), names.slices()?),
+        (format!("{}_snapshots", names.table), names.snapshots()?),
+    ];
+    let tables: Vec<_> = known.into_iter().zip(parts).map(|((name, table), sql)| (name, table, sql)).collect();
+    ensure!(tables.len() == 4, "schema.sql does not create the four tables");
+    Ok(tables)
+}
+
+fn exists(transaction: &mut Transaction<'_>, table: &str) -> Result<bool> {
+    let sql = "SELECT to_regclass($1) IS NOT NULL";
+    Ok(transaction.query_typed_one(sql, &[(&table, Type::TEXT)])?.try_get(0)?)
+}
