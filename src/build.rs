@@ -56,7 +56,15 @@ impl<'a> ShardBuilder<'a> {
     ) -> io::Result<ShardBuilder<'a>> {
         let file: File = spool.file.try_clone()?;
         let writer = JsonlWriter::create(Box::new(BufWriter::with_capacity(1 << 16, file)), level)?;
-        Ok(ShardBuilder { members, slots, limits, reader: JsonlReader::default(), writer, next: 0, built: Built::default() })
+        Ok(ShardBuilder {
+            members,
+            slots,
+            limits,
+            reader: JsonlReader::default(),
+            writer,
+            next: 0,
+            built: Built::default(),
+        })
     }
 
     /// Adds members in order until all are in, or one is bad. Members without a body are left out.

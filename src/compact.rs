@@ -3,6 +3,7 @@
 //! Lanes wait for fetchers, builders, the network and the queue; fetchers for the network; builders for nothing; the
 //! queue's writer for requests. The graph has no cycle. Work ends when senders are dropped: lanes first, then the rest.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
@@ -14,15 +15,15 @@ use microshard_queue::{Client, GroupStatus, Lock, LockKind, Queue, with_suffix};
 use crate::budget::Budget;
 use crate::config::{Config, Output};
 use crate::fetch::{self, Fetch};
+use crate::index;
 use crate::interrupt::Interrupt;
 use crate::job::{RunError, Tools};
 use crate::lane::{self, Lane};
-use crate::monitor::{Event, LanguageTotals, Monitor};
+use crate::monitor::{Amount, Event, LanguageTotals, Monitor};
 use crate::park::Park;
 use crate::slots::Slots;
 use crate::stop::{Stop, StopOnPanic};
 use crate::store::{self, ObjectStore, Sources};
-use crate::index;
 
 /// A fetcher's stack: TLS and an HTTP client fit into half of it (CRATES: 256 KiB suffice).
 const FETCHER_STACK: usize = 512 << 10;
@@ -51,13 +52,16 @@ pub fn run(config: &Config, monitor: &dyn Monitor, interrupt: &Interrupt) -> Res
     };
     config.output.bind(&queue)?;
     let store = store::open(&config.output.location, &config.store, &queue.queue_id()?)?;
+    let started = Instant::now();
     let slots = Slots::open(&with_suffix(&config.queue, ".slots"))?;
     let owner = start(&queue, store.as_ref(), &slots, monitor)?;
     let job_bytes = config.job_bytes(&queue)?;
     let stop = Stop::default();
     work(config, queue, &owner, store.as_ref(), &slots, job_bytes, &stop, monitor, interrupt)?;
     let queue = Queue::open(&config.queue)?;
-    finish(&queue, store.as_ref(), &config.output, monitor, interrupt)
+    let ended = finish(&queue, store.as_ref(), &config.output, interrupt)?;
+    monitor.event(&Event::Finished { elapsed: started.elapsed() });
+    Ok(ended)
 }
 
 /// Takes over what a dead runner left: claims, suspects, uploads in parts, temporary files.
@@ -65,16 +69,25 @@ fn start(queue: &Queue, store: &dyn ObjectStore, slots: &Slots, monitor: &dyn Mo
     store.check_writable()?;
     let owner = format!("{:016x}", fastrand::u64(..));
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let recovery = queue.start_runner(&owner, &host, &slots.suspects())?;
+    queue.start_runner(&owner, &host, &slots.suspects())?;
     slots.clear();
     for (key, upload_id) in queue.uploads()? {
         store.abort(&key, &upload_id)?;
         queue.upload_ended(&key, &upload_id)?;
     }
     store.sweep()?;
-    let languages: Vec<LanguageTotals> = queue.status()?.iter().map(LanguageTotals::from).collect();
-    monitor.event(&Event::Started { languages: &languages, recovered_shards: recovery.shards });
+    monitor.event(&Event::Started { languages: queue.status()?.iter().map(language_totals).collect() });
     Ok(owner)
+}
+
+fn language_totals(group: &GroupStatus) -> LanguageTotals {
+    let (shards, microshards) = (&group.shards, &group.microshards);
+    let amount = |shards, microshards| Amount { shards, microshards, rows: 0 };
+    LanguageTotals {
+        language: group.language.clone(),
+        planned: amount(shards.total() - shards.held, microshards.total() - microshards.held),
+        done: amount(shards.published + shards.failed, microshards.consumed + microshards.failed),
+    }
 }
 
 /// Makes every thread and channel, and joins them. The first error of a lane wins, unless the queue itself failed.
@@ -132,6 +145,7 @@ fn work(
                     sources,
                     patience: &config.patience,
                     bytes_max: config.output.max_microshard_bytes,
+                    monitor,
                     stop,
                 };
                 let tools = Tools { fetch, builders, slots, store, output: &config.output, queue: &client };
@@ -140,7 +154,7 @@ fn work(
             working.push(lane.context("failed to start the lanes")?);
         }
         drop((to_queue, to_fetchers));
-        watch(&working, stop, monitor, interrupt);
+        watch(&working, &sources, stop, monitor, interrupt);
         let worked = working.into_iter().map(join).fold(Ok(()), Result::and);
         join(writer)?;
         worked.map_err(Into::into)
@@ -150,13 +164,21 @@ fn work(
 /// Keeps the monitor going and passes an interrupt on, until all lanes have ended.
 fn watch(
     lanes: &[ScopedJoinHandle<'_, Result<(), RunError>>],
+    sources: &Sources,
     stop: &Stop,
     monitor: &dyn Monitor,
     interrupt: &Interrupt,
 ) {
+    let mut limits = HashMap::new();
     while lanes.iter().any(|lane| !lane.is_finished()) {
         if interrupt.requested() {
             stop.set();
+        }
+        for (origin, tally) in sources.tallies() {
+            let limit = tally.limit as u32;
+            if limits.insert(origin.clone(), limit) != Some(limit) {
+                monitor.event(&Event::OriginLimit { origin, limit });
+            }
         }
         monitor.tick(Instant::now());
         thread::sleep(TICK);
@@ -169,24 +191,16 @@ fn join<T>(thread: ScopedJoinHandle<'_, T>) -> T {
 }
 
 /// The head (I4): the index comes last, when every shard is confirmed.
-fn finish(
-    queue: &Queue,
-    store: &dyn ObjectStore,
-    output: &Output,
-    monitor: &dyn Monitor,
-    interrupt: &Interrupt,
-) -> Result<Ended> {
+fn finish(queue: &Queue, store: &dyn ObjectStore, output: &Output, interrupt: &Interrupt) -> Result<Ended> {
     let mut total = GroupStatus::default();
     queue.status()?.iter().for_each(|group| total.add(group));
     if total.shards.pending + total.shards.claimed > 0 {
         if !interrupt.requested() {
             bail!("{} shards are still pending although all lanes have ended: run again", total.shards.pending);
         }
-        monitor.event(&Event::Finished { totals: &total });
         return Ok(Ended::Interrupted(total));
     }
     index::write(queue, store, output)?;
-    monitor.event(&Event::Finished { totals: &total });
     Ok(Ended::Done(total))
 }
 

@@ -54,7 +54,7 @@ impl Config {
     pub fn from_args(args: &cli::Run) -> Result<Config> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let location = match Location::parse(&args.output).context("--output cannot be used")? {
-            Location::Local(path) => std::path::absolute(&path)
+            Location::Directory(path) => std::path::absolute(&path)
                 .with_context(|| format!("--output {} cannot be used", path.display()))?
                 .display()
                 .to_string(),

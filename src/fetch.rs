@@ -9,6 +9,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use microshard_queue::{Failure, Job, Member, now_ms};
 
 use crate::error::{StoreError, Trouble};
+use crate::monitor::{Event, Monitor};
 use crate::patience::Patience;
 use crate::stop::Stop;
 use crate::store::{GetOptions, Reader, Sources};
@@ -75,7 +76,6 @@ pub struct Later {
 }
 
 /// A lane's side of the downloads.
-#[derive(Debug)]
 pub struct Fetch<'a> {
     /// Where fetchers take requests from.
     pub requests: Sender<Request>,
@@ -85,6 +85,8 @@ pub struct Fetch<'a> {
     pub patience: &'a Patience,
     /// Bytes an object may have.
     pub bytes_max: u64,
+    /// Who is told.
+    pub monitor: &'a dyn Monitor,
     /// Ends the run early.
     pub stop: &'a Stop,
 }
@@ -168,7 +170,10 @@ impl Fetch<'_> {
         for answer in &answers {
             job.lease.pulse.beat();
             match answer.result {
-                Ok(body) => bodies.set(job.members[answer.index].seq, body),
+                Ok(body) => {
+                    self.monitor.event(&Event::Fetched { bytes: body.len() as u64 });
+                    bodies.set(job.members[answer.index].seq, body);
+                }
                 Err(error) => troubled.push((answer.index, error)),
             }
         }
@@ -192,18 +197,14 @@ impl Fetch<'_> {
             Trouble::Gone | Trouble::TooLarge | Trouble::Local | Trouble::Conflict => failed(error.cause.clone()),
             Trouble::Denied if tally.ok > tally.denied => failed(error.cause.clone()),
             Trouble::Denied | Trouble::Misconfigured => Err(restated(error)),
-            _ if self.patience.origin_is_lost(&tally) => Err(restated(error)),
-            Trouble::Transient | Trouble::Throttled(_) if tally.ok > 0 && self.is_worn_out(member) => {
-                failed(format!("{} ({tries} tries, while its origin serves others)", error.cause))
+            trouble if self.patience.origin_is_lost(&tally, trouble) => Err(restated(error)),
+            Trouble::Unreachable => Ok(Verdict::Again(Duration::ZERO)),
+            _ if self.patience.object_is_lost(tries, tried_for(member)) => {
+                failed(format!("{} ({tries} tries)", error.cause))
             }
             Trouble::Throttled(Some(asked)) => Ok(Verdict::Again(asked.min(self.patience.retry_after_max))),
-            Trouble::Transient | Trouble::Throttled(None) | Trouble::Unreachable => Ok(Verdict::Again(Duration::ZERO)),
+            Trouble::Transient | Trouble::Throttled(None) => Ok(Verdict::Again(Duration::ZERO)),
         }
-    }
-
-    fn is_worn_out(&self, member: &Member) -> bool {
-        let since = Duration::from_millis((now_ms() - member.tried_since_ms).max(0) as u64);
-        member.tries + 1 >= self.patience.tries_max || (member.tries > 0 && since > self.patience.object_max)
     }
 
     fn later(&self, job: &Job, again: &[(usize, Duration, StoreError)], progress: bool) -> Later {
@@ -215,6 +216,15 @@ impl Fetch<'_> {
         });
         let why = again.first().map(|(_, _, error)| error.to_string()).unwrap_or_default();
         Later { until_ms: now_ms() + wait.as_millis() as i64, why, progress, troubles: troubles.collect() }
+    }
+}
+
+/// How long a member has been tried in vain.
+fn tried_for(member: &Member) -> Duration {
+    if member.tries == 0 {
+        Duration::ZERO
+    } else {
+        Duration::from_millis((now_ms() - member.tried_since_ms).max(0) as u64)
     }
 }
 

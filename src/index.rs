@@ -74,7 +74,8 @@ pub struct Shard {
 /// Writes the index of all published shards of `queue`.
 pub fn write(queue: &Queue, store: &dyn ObjectStore, output: &Output) -> Result<()> {
     let queue_id = queue.queue_id()?;
-    let before = read(store).context("the dataset index that is there cannot be read; move it away to have it made anew")?;
+    let before =
+        read(store).context("the dataset index that is there cannot be read; move it away to have it made anew")?;
     let mut shards: Vec<Shard> = before.map(|index| index.shards).unwrap_or_default();
     shards.retain(|shard| shard.queue != queue_id);
     queue.for_each_shard(&mut |shard| -> Result<()> {
@@ -107,7 +108,8 @@ pub fn read(store: &dyn ObjectStore) -> Result<Option<Index>> {
     }
     let mut text = Vec::new();
     store.get(KEY, &mut text, GetOptions { bytes_max: BYTES_MAX, fresh: false })?;
-    let index: Index = serde_json::from_slice(&text).with_context(|| format!("{}/{KEY} is no dataset index", store.base()))?;
+    let index: Index =
+        serde_json::from_slice(&text).with_context(|| format!("{}/{KEY} is no dataset index", store.base()))?;
     Ok(Some(index))
 }
 

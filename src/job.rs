@@ -10,6 +10,7 @@ use crate::config::Output;
 use crate::error::{StoreError, Trouble};
 use crate::fetch::{Bodies, Fetch, Fetched};
 use crate::format::{JsonlWriter, Limits};
+use crate::monitor::Event;
 use crate::naming;
 use crate::slots::Slots;
 use crate::store::{Digest, ObjectStore, Spool, UploadLog};
@@ -67,6 +68,7 @@ pub fn run(job: &Job, bodies: &mut Bodies, tools: &Tools<'_>) -> Result<Finish, 
     let key = naming::shard_key(&job.language, &job.name, JsonlWriter::EXTENSION);
     let spool = tools.store.spool(&key).map_err(output_trouble)?;
     let (built, digest) = work.build(&spool, &key, tools)?;
+    tools.fetch.monitor.event(&Event::RowsBuilt { rows: built.rows });
     if let Some(outcome) = work.without_object(&built, tools.output.hold_on_failure) {
         return Ok(work.end(outcome));
     }
@@ -84,7 +86,8 @@ impl Work<'_> {
             |error| output_trouble(StoreError::local("write", format!("{}/{key}", tools.store.base()), error));
         let limits = Limits { bytes_max: tools.output.max_microshard_bytes };
         let level = tools.output.level;
-        let mut shard = ShardBuilder::create(&self.job.members, tools.slots, limits, level, spool).map_err(spool_trouble)?;
+        let mut shard =
+            ShardBuilder::create(&self.job.members, tools.slots, limits, level, spool).map_err(spool_trouble)?;
         let mut fetched_again = None;
         loop {
             let bodies = &*self.bodies;
@@ -124,7 +127,10 @@ impl Work<'_> {
     /// How the job ends where there is nothing to publish, or it must wait.
     fn without_object(&self, built: &Built, hold_on_failure: bool) -> Option<Outcome> {
         if hold_on_failure && !self.failures.is_empty() {
-            return Some(Outcome::Held(format!("{} of its microshards failed: `retry` brings it back", self.failures.len())));
+            return Some(Outcome::Held(format!(
+                "{} of its microshards failed: `retry` brings it back",
+                self.failures.len()
+            )));
         }
         if built.microshards == 0 {
             return Some(Outcome::Failed("all its microshards failed".to_owned()));
@@ -187,7 +193,13 @@ impl UploadLog for Uploads<'_> {
 
 fn unlogged(key: &str, error: microshard_queue::Error) -> StoreError {
     let cause = error.to_string();
-    StoreError { operation: "record the upload of", object: key.to_owned(), trouble: Trouble::Local, cause, source: Some(Box::new(error)) }
+    StoreError {
+        operation: "record the upload of",
+        object: key.to_owned(),
+        trouble: Trouble::Local,
+        cause,
+        source: Some(Box::new(error)),
+    }
 }
 
 fn input_trouble(error: StoreError) -> RunError {

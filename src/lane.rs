@@ -1,6 +1,8 @@
 //! A lane: permit, claim, job, finish, again. The only caller of `finish` (I5); it holds no lock while it works.
 
-use microshard_queue::{Claimed, Finish, Finished, Job, Outcome};
+use std::time::Duration;
+
+use microshard_queue::{Claimed, Finish, Finished, Job, Outcome, now_ms};
 
 use crate::budget::Budget;
 use crate::job::{self, RunError, Tools};
@@ -8,21 +10,21 @@ use crate::monitor::{Event, Monitor};
 use crate::park::Park;
 
 /// What a lane needs besides a job's tools.
-pub struct Lane<'a> {
+pub struct Lane<'a, 'run> {
     /// What its jobs work with.
     pub tools: Tools<'a>,
     /// Memory.
-    pub budget: &'a Budget,
+    pub budget: &'run Budget,
     /// Bytes a job is expected to need.
     pub job_bytes: u64,
     /// What deferred jobs have fetched.
-    pub park: &'a Park<'a>,
+    pub park: &'a Park<'run>,
     /// Who is told.
     pub monitor: &'a dyn Monitor,
 }
 
 /// Works jobs until none is left, or the run is told to stop.
-pub fn run(lane: &Lane<'_>) -> Result<(), RunError> {
+pub fn run(lane: &Lane<'_, '_>) -> Result<(), RunError> {
     loop {
         let mut permit = lane.budget.acquire(lane.job_bytes, &|| lane.park.drop_oldest());
         let job = match lane.tools.queue.claim()? {
@@ -53,34 +55,32 @@ fn released() -> Finish {
 }
 
 fn tell(monitor: &dyn Monitor, job: &Job, finish: &Finish, finished: Finished) {
+    let (language, shard) = (job.language.clone(), job.name.clone());
     if finished == Finished::Lost {
-        monitor.event(&Event::LeaseLost { shard: &job.name });
+        monitor.event(&Event::LeaseLost { language, shard });
         return;
     }
     for failure in &finish.failures {
         if let Some(member) = job.members.iter().find(|member| member.seq == failure.seq) {
-            monitor.event(&Event::MicroshardFailed {
-                microshard_id: member.microshard_id,
-                uri: &member.uri,
-                sentence: &failure.sentence,
-            });
+            let (id, uri, sentence) = (member.microshard_id, member.uri.clone(), failure.sentence.clone());
+            monitor.event(&Event::MicroshardFailed { id, uri, sentence });
         }
     }
-    let (language, shard) = (job.language.as_str(), job.name.as_str());
+    let failed = finish.failures.len() as u64;
+    let microshards = job.members.len() as u64 - failed;
     match &finish.outcome {
-        Outcome::Published(receipt) => monitor.event(&Event::ShardPublished {
-            language,
-            shard,
-            microshards: (job.members.len() - finish.failures.len()) as u64,
-            failed: finish.failures.len() as u64,
-            rows: receipt.rows,
-            bytes_in: receipt.bytes_in,
-            bytes_out: receipt.bytes_out,
-        }),
-        Outcome::Deferred { until_ms, why, .. } => {
-            monitor.event(&Event::ShardDeferred { language, shard, until_ms: *until_ms, why });
+        Outcome::Published(receipt) => {
+            let (rows, bytes_in, bytes_out) = (receipt.rows, receipt.bytes_in, receipt.bytes_out);
+            monitor.event(&Event::ShardPublished { language, shard, microshards, failed, rows, bytes_in, bytes_out });
         }
-        Outcome::Failed(why) | Outcome::Held(why) => monitor.event(&Event::ShardFailed { language, shard, why }),
+        Outcome::Deferred { until_ms, why, .. } => {
+            let delay = Duration::from_millis((until_ms - now_ms()).max(0) as u64);
+            monitor.event(&Event::ShardDeferred { language, shard, delay, why: why.clone() });
+        }
+        Outcome::Failed(why) | Outcome::Held(why) => {
+            let microshards = job.members.len() as u64;
+            monitor.event(&Event::ShardFailed { language, shard, microshards, sentence: why.clone() });
+        }
         Outcome::Released => {}
     }
 }

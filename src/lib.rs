@@ -1,11 +1,49 @@
-//! compact-local
+//! compact-local turns a million tiny objects into a few thousand training shards on one machine.
+//!
+//! ```text
+//! manifest (Postgres, or a listing) --snapshot--> queue.db, planned into shards
+//!                                        | claim (UPDATE ... RETURNING)   ^ finish(lease, outcome)
+//!                                        v                                |
+//!        lane:      memory permit -> claim -> job::run -> finish
+//!                                        | fetch_all <-> fetchers x --threads   (HTTP, S3, files)
+//!                                        | builders (rayon): verify, decode, check, encode
+//!                                        | store.put, confirmed
+//! queue.db --sync-back--> manifest (idempotent), then marked synced in queue.db
+//! ```
+//!
+//! Every microshard ends as exactly one of: consumed by one published shard; failed, with a sentence; still pending. A
+//! process killed at any moment loses nothing and doubles nothing: data, then reference, then head.
+//!
+//! The modules below are in the order data flows.
+
 pub mod cli;
-pub mod demo;
-pub mod error;
-pub mod interrupt;
+pub mod command;
+pub mod config;
+
 pub mod manifest;
-pub mod monitor;
-pub mod store;
-pub mod format;
 pub mod naming;
 pub mod plan;
+
+pub mod compact;
+pub mod lane;
+pub mod job;
+pub mod fetch;
+pub mod build;
+pub mod index;
+pub mod verify;
+
+pub mod format;
+pub mod store;
+
+pub mod budget;
+pub mod park;
+pub mod patience;
+pub mod slots;
+pub mod stop;
+
+pub mod monitor;
+pub mod demo;
+pub mod error;
+pub mod hex;
+pub mod interrupt;
+pub mod time;

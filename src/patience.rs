@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::store::Tally;
+use crate::store::{Tally, Trouble};
 
 /// Times and bounds of waiting.
 #[derive(Debug, Clone)]
@@ -17,12 +17,16 @@ pub struct Patience {
     pub deferral_max: Duration,
     /// The longest `Retry-After` that is honoured.
     pub retry_after_max: Duration,
-    /// Tries of one object while its origin serves others; then it fails.
+    /// Tries of one object; then it fails, if it has been failing for `object_min` too.
     pub tries_max: u32,
+    /// Longer than `origin_max`, so that an origin that fails for everything stops the run before an object fails.
+    pub object_min: Duration,
     /// How long one object may keep failing in all.
     pub object_max: Duration,
     /// How long an origin may serve nothing at all; then the run stops, and nothing fails for it.
     pub origin_max: Duration,
+    /// Vain requests in that time from which it is the origin that fails, and not the last few objects of a run.
+    pub vain_max: u64,
 }
 
 impl Default for Patience {
@@ -34,8 +38,10 @@ impl Default for Patience {
             deferral_max: Duration::from_secs(30),
             retry_after_max: Duration::from_secs(300),
             tries_max: 8,
+            object_min: Duration::from_secs(180),
             object_max: Duration::from_secs(3 * 3600),
             origin_max: Duration::from_secs(120),
+            vain_max: 100,
         }
     }
 }
@@ -53,8 +59,14 @@ impl Patience {
         ceiling.mul_f64(fastrand::f64())
     }
 
-    /// Whether an origin has served nothing for so long that it is given up.
-    pub fn origin_is_lost(&self, tally: &Tally) -> bool {
-        tally.silent_for > self.origin_max
+    /// Whether an origin is given up: it has served nothing for long, however often it was asked.
+    pub fn origin_is_lost(&self, tally: &Tally, trouble: Trouble) -> bool {
+        let silent_for = tally.silent_since.map_or(Duration::ZERO, |since| since.elapsed());
+        silent_for > self.origin_max && (trouble == Trouble::Unreachable || tally.vain > self.vain_max)
+    }
+
+    /// Whether an object is given up, after so many tries in so long a time.
+    pub fn object_is_lost(&self, tries: u32, tried_for: Duration) -> bool {
+        (tries >= self.tries_max && tried_for >= self.object_min) || tried_for > self.object_max
     }
 }

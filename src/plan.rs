@@ -144,11 +144,8 @@ impl Policy {
     /// As few shards as hold everything, as even as whole microshards allow.
     fn spread(&self, group: &GroupTotals, sizes: &mut SizesPass<'_>) -> Result<Vec<Cut>> {
         let limits = self.limits();
-        let total = Measure {
-            rows: group.rows.unwrap_or(0),
-            bytes: group.bytes.unwrap_or(0),
-            microshards: group.microshards,
-        };
+        let total =
+            Measure { rows: group.rows.unwrap_or(0), bytes: group.bytes.unwrap_or(0), microshards: group.microshards };
         // Filling needs the fewest shards there can be; even shards may need a few more, where microshards are large.
         let fewest = total.shards(&limits);
         let most = self.fill(sizes, false)?;

@@ -41,7 +41,11 @@ impl Slots {
 
     /// The microshards that were held when the process before died, by seq.
     pub fn suspects(&self) -> Vec<i64> {
-        (0..SLOTS).map(|index| self.slot(index).load(Ordering::Relaxed)).filter(|seq| *seq != 0).map(|seq| seq as i64).collect()
+        (0..SLOTS)
+            .map(|index| self.slot(index).load(Ordering::Relaxed))
+            .filter(|seq| *seq != 0)
+            .map(|seq| seq as i64)
+            .collect()
     }
 
     /// Empties all slots, once the suspects are in the queue.

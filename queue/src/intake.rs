@@ -141,7 +141,13 @@ impl Intake {
         result
     }
 
-    fn plan_new(&self, temporary: &Path, snapshot: &NewSnapshot, planner: &dyn Planner, name: &NameShard) -> Result<Planned> {
+    fn plan_new(
+        &self,
+        temporary: &Path,
+        snapshot: &NewSnapshot,
+        planner: &dyn Planner,
+        name: &NameShard,
+    ) -> Result<Planned> {
         let queue = Queue::create_new(temporary)?;
         let planned = Copying::new(&queue, true, snapshot)?.run(&self.staging, planner, name)?;
         queue.index_new()?;

@@ -8,9 +8,9 @@ use anyhow::{Context, Result};
 use microshard_queue::Queue;
 use serde_json::{Value, json};
 
+use super::Exit;
 use super::snapshot::{self, Hold};
 use super::table::Table;
-use super::Exit;
 use crate::cli;
 use crate::monitor::human;
 
@@ -47,12 +47,24 @@ fn print(path: &Path, as_json: bool, out: &mut dyn Write) -> Result<()> {
         return Ok(());
     }
     let mut table = Table::new(&[
-        "run/language", "microshards", "shards", "rows", "smallest", "largest", "in", "GETs", "PUTs", "held", "closed by",
+        "run/language",
+        "microshards",
+        "shards",
+        "rows",
+        "smallest",
+        "largest",
+        "in",
+        "GETs",
+        "PUTs",
+        "held",
+        "closed by",
     ]);
     for ((run_id, language), group) in &groups {
         let closed: Vec<String> = group.closed_by.iter().map(|(by, count)| format!("{by} {count}")).collect();
         let mut cells = vec![format!("{run_id}/{language}")];
-        cells.extend([group.microshards, group.shards, group.work, group.smallest.unwrap_or(0), group.largest].map(human::count));
+        cells.extend(
+            [group.microshards, group.shards, group.work, group.smallest.unwrap_or(0), group.largest].map(human::count),
+        );
         cells.push(group.bytes.map_or_else(|| "unknown".to_owned(), human::bytes));
         cells.extend([group.microshards, group.shards, group.held_microshards].map(human::count));
         cells.push(closed.join(", "));

@@ -12,8 +12,7 @@ use crate::naming;
 
 pub(super) fn run(args: &Retry, out: &mut dyn Write) -> Result<Exit> {
     let queue = Queue::open(&args.queue.queue.queue)?;
-    let selection =
-        RetrySelection { languages: args.language.clone(), microshard_ids: args.microshard.clone() };
+    let selection = RetrySelection { languages: args.language.clone(), microshard_ids: args.microshard.clone() };
     let retried = queue.retry(&selection, &naming::shard_name)?;
     if args.queue.json {
         let retried = json!({

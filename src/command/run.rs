@@ -1,6 +1,6 @@
 //! `run`: builds and publishes what is pending.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 
 use anyhow::Result;
 use microshard_queue::GroupStatus;
@@ -15,7 +15,7 @@ use crate::monitor;
 pub(super) fn run(args: &cli::Run, out: &mut dyn Write) -> Result<Exit> {
     let config = Config::from_args(args)?;
     let interrupt = Interrupt::install()?;
-    let monitor = monitor::for_terminal(std::io::stderr().is_terminal());
+    let monitor = monitor::for_stderr();
     match compact::run(&config, monitor.as_ref(), &interrupt)? {
         Ended::Done(total) => {
             writeln!(out, "{}", summary(&total))?;

@@ -41,12 +41,17 @@ impl Hold {
 
 /// Takes a snapshot into the queue file.
 pub(super) fn take(queue: &Path, intake: &cli::Intake, hold: &Hold) -> Result<Planned> {
-    if is_postgres(&intake.manifest.manifest) { take_postgres(queue, intake, hold) } else { take_listing(queue, intake) }
+    if is_postgres(&intake.manifest.manifest) {
+        take_postgres(queue, intake, hold)
+    } else {
+        take_listing(queue, intake)
+    }
 }
 
 fn take_listing(path: &Path, args: &cli::Intake) -> Result<Planned> {
     let location = args.manifest.manifest.as_deref().unwrap_or_default();
-    let listing = Listing::open(location)?.with_columns(&args.manifest.column)?;
+    let names = Names::from_args(&args.manifest.table, &args.manifest.shards_table, &args.manifest.column)?;
+    let listing = Listing::open(location)?.with_columns(&names.columns)?;
     let mut intake = Intake::begin(path)?;
     let mut run_id = args.run_id.clone();
     let base = base(args)?;

@@ -68,16 +68,36 @@ fn counts(group: &GroupStatus) -> Value {
 
 fn print(queue: &Queue, groups: &[GroupStatus], out: &mut dyn Write) -> Result<()> {
     let mut table = Table::new(&[
-        "run/language", "microshards", "pending", "claimed", "consumed", "failed", "held", "shards", "published", "synced",
-        "rows", "in", "out",
+        "run/language",
+        "microshards",
+        "pending",
+        "claimed",
+        "consumed",
+        "failed",
+        "held",
+        "shards",
+        "published",
+        "synced",
+        "rows",
+        "in",
+        "out",
     ]);
     let all = total(groups);
     for group in groups.iter().chain([&all]) {
         let (shards, microshards) = (&group.shards, &group.microshards);
-        let name = if group.run_id.is_empty() { "all".to_owned() } else { format!("{}/{}", group.run_id, group.language) };
+        let name =
+            if group.run_id.is_empty() { "all".to_owned() } else { format!("{}/{}", group.run_id, group.language) };
         let numbers = [
-            microshards.total(), microshards.pending, microshards.claimed, microshards.consumed, microshards.failed,
-            microshards.held, shards.total(), shards.published, shards.synced, group.rows,
+            microshards.total(),
+            microshards.pending,
+            microshards.claimed,
+            microshards.consumed,
+            microshards.failed,
+            microshards.held,
+            shards.total(),
+            shards.published,
+            shards.synced,
+            group.rows,
         ];
         let mut cells = vec![name];
         cells.extend(numbers.map(human::count));
@@ -96,7 +116,9 @@ fn print(queue: &Queue, groups: &[GroupStatus], out: &mut dyn Write) -> Result<(
 fn runner_line(queue: &Queue) -> Result<String> {
     let state = queue.runner_state()?;
     let Some(runner) = queue.runner()? else { return Ok("runner: idle, there was none yet".to_owned()) };
-    let ago = |at_ms: i64| human::duration(std::time::Duration::from_millis((microshard_queue::now_ms() - at_ms).max(0) as u64));
+    let ago = |at_ms: i64| {
+        human::duration(std::time::Duration::from_millis((microshard_queue::now_ms() - at_ms).max(0) as u64))
+    };
     let who = format!("process {} on {}, started {} ago", runner.pid, runner.host, ago(runner.started_at_ms));
     Ok(match state {
         RunnerState::Running => format!("runner: running, {who}"),

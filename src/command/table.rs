@@ -4,23 +4,23 @@ use std::io::{self, Write};
 
 /// Rows of cells under a heading.
 #[derive(Debug)]
-pub struct Table {
+pub(super) struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// A table with these headings.
-    pub fn new(heading: &[&str]) -> Table {
+    pub(super) fn new(heading: &[&str]) -> Table {
         Table { rows: vec![heading.iter().map(|cell| (*cell).to_owned()).collect()] }
     }
 
     /// Adds a row.
-    pub fn row(&mut self, cells: Vec<String>) {
+    pub(super) fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
 
     /// Prints it.
-    pub fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+    pub(super) fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {
             self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)

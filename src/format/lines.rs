@@ -20,7 +20,7 @@ pub(super) fn check_and_repair(text: &[u8], rows: &mut Vec<u8>) -> Result<u64, B
         let Some(line) = body.get(start..end) else { break };
         let place = Place { line: number, offset: skipped + start };
         start = end + 1;
-        let row = line.strip_suffix(b"\r").unwrap_or(line);
+        let row = without_cr(line);
         if row.iter().all(u8::is_ascii_whitespace) {
             continue;
         }
@@ -30,6 +30,14 @@ pub(super) fn check_and_repair(text: &[u8], rows: &mut Vec<u8>) -> Result<u64, B
         count += 1;
     }
     Ok(count)
+}
+
+/// A row ends in `\n` alone; what CRLF leaves at its end is no part of it.
+fn without_cr(mut line: &[u8]) -> &[u8] {
+    while let Some(shorter) = line.strip_suffix(b"\r") {
+        line = shorter;
+    }
+    line
 }
 
 /// Where a line begins.
@@ -56,9 +64,9 @@ fn check_row(row: &[u8], place: Place) -> Result<(), BadInput> {
     if depth(row) > DEPTH_MAX {
         return Err(bad(&format!("is nested deeper than {DEPTH_MAX} levels")));
     }
-    serde_json::from_slice::<serde::de::IgnoredAny>(row).map(|_| ()).map_err(|error| {
-        let what = if error.is_eof() { "is cut off" } else { "is not one JSON object" };
-        BadInput::new(format!("line {} {what}: {error} (byte offset {})", place.line, place.offset))
+    serde_json::from_slice::<serde::de::IgnoredAny>(row).map(|_| ()).map_err(|error| match error.is_eof() {
+        true => bad("is cut off"),
+        false => bad(&format!("is not one JSON object, from column {} on", error.column())),
     })
 }
 

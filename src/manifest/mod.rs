@@ -8,6 +8,7 @@ mod claim;
 mod conninfo;
 mod copy;
 mod explain;
+mod held;
 mod init;
 mod names;
 mod passfile;
@@ -20,6 +21,7 @@ mod stage;
 mod sync;
 mod tls;
 
+pub use self::held::Held;
 pub use self::init::schema;
 pub use self::postgres::{Postgres, is_postgres};
 

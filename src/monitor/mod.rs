@@ -97,6 +97,13 @@ pub enum Event {
         /// Why, for a person.
         sentence: String,
     },
+    /// A lane lost its shard to another while it hung; its work was thrown away.
+    LeaseLost {
+        /// Its language.
+        language: String,
+        /// Its key.
+        shard: String,
+    },
     /// A microshard is given up. Told once per failure; counted when its shard ends.
     MicroshardFailed {
         /// Its id.

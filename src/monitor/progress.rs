@@ -66,6 +66,10 @@ impl Progress {
             Event::MicroshardFailed { id, uri, sentence } => {
                 self.tell_failure(|| format!("microshard {id} ({}) failed: {}", shown_uri(uri), one_line(sentence)))
             }
+            Event::LeaseLost { shard, .. } => {
+                self.untold
+                    .push(format!("shard {} was lost to another lane: its work is thrown away", one_line(shard)));
+            }
             Event::ShardDeferred { why, .. } => self.deferred_why.clone_from(why),
             Event::OriginLimit { origin, limit } => drop(self.limits.insert(origin.clone(), *limit)),
             Event::Waiting { until, why } => self.pause = Some((*until, why.clone())),

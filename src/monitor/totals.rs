@@ -60,7 +60,8 @@ impl Totals {
                 self.waiting.insert(shard.clone());
             }
             // Not sums: a microshard's failure is counted when its shard ends, so that no deferral counts it twice.
-            Event::MicroshardFailed { .. }
+            Event::LeaseLost { .. }
+            | Event::MicroshardFailed { .. }
             | Event::OriginLimit { .. }
             | Event::Waiting { .. }
             | Event::Finished { .. } => {}

@@ -24,6 +24,10 @@ pub struct Tally {
     pub throttled: u64,
     /// Resets, timeouts, 5xx, short bodies.
     pub transient: u64,
+    /// Since when it has served nothing although it was asked; nothing once it serves an object.
+    pub silent_since: Option<Instant>,
+    /// Vain requests since then.
+    pub vain: u64,
     /// Since when it could not be reached; nothing once it answers, whatever.
     pub unreachable_since: Option<Instant>,
     /// The last error that says that nothing will work as things are set up.
@@ -120,6 +124,12 @@ impl Shared {
         let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
         if trouble != Some(Trouble::Unreachable) && trouble != Some(Trouble::Misconfigured) {
             tally.unreachable_since = None;
+        }
+        if matches!(trouble, Some(Trouble::Throttled(_) | Trouble::Transient | Trouble::Unreachable)) {
+            tally.silent_since.get_or_insert_with(Instant::now);
+            tally.vain += 1;
+        } else {
+            (tally.silent_since, tally.vain) = (None, 0);
         }
         match trouble {
             None => {

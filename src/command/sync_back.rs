@@ -1,0 +1,202 @@
+//! `sync-back`: results to the manifest, chunk by chunk, each idempotent; then marked in the queue (I4).
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use anyhow::{Context, Result, bail};
+use microshard_queue::{PlannedShard, Queue, Snapshot, UnsyncedFailure};
+use serde_json::json;
+
+use super::Exit;
+use crate::cli;
+use crate::config::Output;
+use crate::manifest::listing::ResultsWriter;
+use crate::manifest::{Claim, Held, Member, Postgres, SyncFailure, SyncShard, Synced};
+use crate::store::{self, StoreSettings};
+
+/// Microshards in one transaction of Postgres: 1.5 s at most (QUEUE: measured).
+const CHUNK_MICROSHARDS: u64 = 50_000;
+
+/// What sync-back did.
+#[derive(Debug, Default)]
+struct Report {
+    shards: u64,
+    failures: u64,
+    already: u64,
+    refused: Vec<String>,
+    slices_released: u64,
+}
+
+pub(super) fn run(args: &cli::SyncBack, out: &mut dyn Write) -> Result<Exit> {
+    let queue = Queue::open(&args.queue.queue.queue)?;
+    let mut report = Report::default();
+    let mut has_listing = false;
+    for snapshot in queue.snapshots()? {
+        match Held::parse(&snapshot.claim)? {
+            Held::Listing { .. } => has_listing = true,
+            Held::Postgres { claim, server } => {
+                let mut postgres = connect(args, &claim, &server)?;
+                sync_snapshot(&queue, &snapshot, &claim, &mut postgres, &mut report)?;
+            }
+        }
+    }
+    if has_listing {
+        write_results(&queue, &StoreSettings::from_args(&args.store)?, &mut report)?;
+    }
+    print(&report, args.queue.json, out)?;
+    if !report.refused.is_empty() {
+        bail!("{} results were refused by the manifest: somebody else has changed their rows", report.refused.len());
+    }
+    Ok(Exit::Done)
+}
+
+/// Connects to the manifest a snapshot came from.
+pub(super) fn connect(args: &cli::SyncBack, claim: &Claim, server: &str) -> Result<Postgres> {
+    Postgres::connect(args.manifest.as_deref(), claim.names.clone())
+        .with_context(|| format!("the snapshot was taken from {server}"))
+}
+
+fn sync_snapshot(
+    queue: &Queue,
+    snapshot: &Snapshot,
+    claim: &Claim,
+    postgres: &mut Postgres,
+    report: &mut Report,
+) -> Result<()> {
+    let base = Output::of(queue)?.map(|output| output.location).unwrap_or_default();
+    let (mut after_shard, mut after_failure) = (0, 0);
+    loop {
+        let shards = queue.unsynced_shards(snapshot.snapshot, after_shard, CHUNK_MICROSHARDS)?;
+        let failures = queue.unsynced_failures(snapshot.snapshot, after_failure, CHUNK_MICROSHARDS as u32)?;
+        if shards.is_empty() && failures.is_empty() {
+            break;
+        }
+        after_shard = shards.last().map_or(after_shard, |shard| shard.shard);
+        after_failure = failures.last().map_or(after_failure, |failure| failure.seq);
+        sync_chunk(queue, claim, postgres, (&shards, &failures), &base, report)?;
+    }
+    if snapshot.live_shards == 0 {
+        report.slices_released += postgres.release_slices(claim)?;
+    }
+    Ok(())
+}
+
+fn sync_chunk(
+    queue: &Queue,
+    claim: &Claim,
+    postgres: &mut Postgres,
+    (shards, failures): (&[PlannedShard], &[UnsyncedFailure]),
+    base: &str,
+    report: &mut Report,
+) -> Result<()> {
+    let to_sync = shards.iter().map(|shard| sync_shard(queue, shard, base)).collect::<Result<Vec<_>>>()?;
+    let failed: Vec<SyncFailure> = failures.iter().map(sync_failure).collect();
+    let (of_shards, of_failures) = postgres.sync_back(claim, &to_sync, &failed)?;
+    let mut mark_shards = Vec::new();
+    for ((shard, synced), sent) in shards.iter().zip(of_shards).zip(&to_sync) {
+        let refused = report.count(&synced, true, || format!("shard {} (orphan: {})", shard.name, sent.uri));
+        mark_shards.push((shard.shard, refused));
+    }
+    let mut mark_failures = Vec::new();
+    for (failure, synced) in failures.iter().zip(of_failures) {
+        let refused = report.count(&synced, false, || format!("failure of microshard {}", failure.microshard_id));
+        mark_failures.push((failure.seq, refused));
+    }
+    queue.mark_synced(&mark_shards, &mark_failures).map_err(Into::into)
+}
+
+impl Report {
+    /// Counts one answer; returns why it was refused, if it was.
+    fn count(&mut self, synced: &Synced, is_shard: bool, what: impl Fn() -> String) -> Option<String> {
+        match synced {
+            Synced::Written if is_shard => self.shards += 1,
+            Synced::Written => self.failures += 1,
+            Synced::Already => self.already += 1,
+            Synced::Refused(why) => {
+                self.refused.push(format!("{} was refused: {why}", what()));
+                return Some(why.clone());
+            }
+        }
+        None
+    }
+}
+
+fn sync_shard(queue: &Queue, shard: &PlannedShard, base: &str) -> Result<SyncShard> {
+    let receipt =
+        shard.receipt.as_ref().with_context(|| format!("shard {} is published without a receipt", shard.name))?;
+    let member = |consumed: &microshard_queue::Consumed| Member {
+        microshard_id: consumed.microshard_id,
+        updated_at: consumed.updated_at,
+    };
+    Ok(SyncShard {
+        shard_id: shard.name.clone(),
+        language: shard.language.clone(),
+        seq: shard.number,
+        uri: if receipt.rows == 0 { String::new() } else { format!("{}/{}", base.trim_end_matches('/'), receipt.key) },
+        rows: receipt.rows,
+        bytes: receipt.bytes_out,
+        sha256: receipt.sha256,
+        members: queue.consumed(shard)?.iter().map(member).collect(),
+    })
+}
+
+fn sync_failure(failure: &UnsyncedFailure) -> SyncFailure {
+    SyncFailure {
+        member: Member { microshard_id: failure.microshard_id, updated_at: failure.updated_at },
+        sentence: failure.sentence.clone(),
+        attempts: failure.tries,
+    }
+}
+
+/// A listing cannot be written to: its results go beside the dataset index, as `microshards.csv`.
+fn write_results(queue: &Queue, settings: &StoreSettings, report: &mut Report) -> Result<()> {
+    const KEY: &str = "microshards.csv";
+    let Some(output) = Output::of(queue)? else {
+        bail!("nothing has been built yet: `compact-local run` comes before `sync-back`");
+    };
+    let store = store::open(&output.location, settings, &queue.queue_id()?)?;
+    let mut results = ResultsWriter::create(Vec::new())?;
+    let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+    queue.for_each_microshard(&mut |id, status, shard, sentence| -> Result<()> {
+        *counts.entry(status.to_owned()).or_default() += 1;
+        match status {
+            "consumed" => results.consumed(id, shard.unwrap_or_default()),
+            "failed" => results.failed(id, sentence.unwrap_or_default()),
+            _ => Ok(()),
+        }
+    })?;
+    store.replace(KEY, &results.finish()?)?;
+    let mut marks = Vec::new();
+    queue.for_each_shard(&mut |shard| -> Result<()> {
+        if shard.receipt.is_some() && !shard.synced {
+            marks.push((shard.shard, None));
+        }
+        Ok(())
+    })?;
+    report.shards += marks.len() as u64;
+    report.failures += counts.get("failed").copied().unwrap_or(0);
+    queue.mark_synced(&marks, &[]).map_err(Into::into)
+}
+
+fn print(report: &Report, as_json: bool, out: &mut dyn Write) -> Result<()> {
+    if as_json {
+        let report = json!({
+            "shards": report.shards, "failures": report.failures, "already": report.already, "refused": report.refused,
+            "slices_released": report.slices_released,
+        });
+        writeln!(out, "{report}")?;
+        return Ok(());
+    }
+    for refused in &report.refused {
+        writeln!(out, "{refused}")?;
+    }
+    writeln!(
+        out,
+        "{} shards and {} failures written back, {} were there already, {} refused",
+        report.shards,
+        report.failures,
+        report.already,
+        report.refused.len()
+    )?;
+    Ok(())
+}

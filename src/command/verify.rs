@@ -1,0 +1,89 @@
+//! `verify`: reads every published shard again, and compares it with the queue, the index and, with `--source`, its
+//! microshards. Writes nothing.
+
+use std::io::Write;
+
+use anyhow::{Context, Result, bail};
+use microshard_queue::{PlannedShard, Queue};
+use rayon::prelude::*;
+use serde_json::json;
+
+use super::Exit;
+use crate::cli;
+use crate::config::Output;
+use crate::hex;
+use crate::index::{self, Index};
+use crate::store::{self, Sources, StoreSettings};
+use crate::verify::{Verified, Verifier};
+
+pub(super) fn run(args: &cli::Verify, out: &mut dyn Write) -> Result<Exit> {
+    let queue = Queue::open(&args.queue.queue.queue)?;
+    let Some(output) = Output::of(&queue)? else {
+        bail!("nothing has been built yet: `compact-local run` comes before `verify`");
+    };
+    let settings = StoreSettings::from_args(&args.store)?;
+    let store = store::open(&output.location, &settings, &queue.queue_id()?)?;
+    let threads = args.threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
+    let mut wrong = queue.check()?;
+    let shards = published(&queue)?;
+    wrong.extend(compare_index(&shards, index::read(store.as_ref())?.as_ref(), &queue.queue_id()?));
+    let sources = args.source.then(|| Sources::new(settings, threads));
+    let verifier = Verifier { store: store.as_ref(), sources: sources.as_ref(), output: &output };
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().context("failed to start threads")?;
+    // Members are read first, in this thread: the queue's connection stays where it is.
+    let work = shards
+        .iter()
+        .map(|shard| Ok((shard, if args.source { queue.members_of(shard)? } else { Vec::new() })))
+        .collect::<Result<Vec<_>>>()?;
+    let verified: Vec<Verified> =
+        pool.install(|| work.par_iter().map(|(shard, members)| verifier.verify(shard, members)).collect());
+    let (mut rows, mut bytes) = (0, 0);
+    for shard in verified {
+        rows += shard.rows;
+        bytes += shard.bytes;
+        wrong.extend(shard.wrong);
+    }
+    if args.queue.json {
+        writeln!(out, "{}", json!({"shards": shards.len(), "rows": rows, "bytes": bytes, "wrong": wrong}))?;
+    } else {
+        wrong.iter().try_for_each(|wrong| writeln!(out, "{wrong}"))?;
+        writeln!(out, "{} shards with {rows} rows and {bytes} bytes read again, {} faults", shards.len(), wrong.len())?;
+    }
+    if !wrong.is_empty() {
+        bail!("the dataset does not verify: {} faults, the first: {}", wrong.len(), wrong[0]);
+    }
+    Ok(Exit::Done)
+}
+
+fn published(queue: &Queue) -> Result<Vec<PlannedShard>> {
+    let mut shards = Vec::new();
+    queue.for_each_shard(&mut |shard| -> Result<()> {
+        if shard.receipt.as_ref().is_some_and(|receipt| receipt.rows > 0) {
+            shards.push(shard);
+        }
+        Ok(())
+    })?;
+    Ok(shards)
+}
+
+/// What the index says against what the queue says.
+fn compare_index(shards: &[PlannedShard], index: Option<&Index>, queue_id: &str) -> Vec<String> {
+    let Some(index) = index else { return vec!["there is no dataset index: `compact-local run` writes it".to_owned()] };
+    let mut wrong = Vec::new();
+    let ours: Vec<_> = index.shards.iter().filter(|shard| shard.queue == queue_id).collect();
+    if ours.len() != shards.len() {
+        wrong.push(format!("the index lists {} shards of this queue, the queue {}", ours.len(), shards.len()));
+    }
+    for shard in shards {
+        let Some(receipt) = &shard.receipt else { continue };
+        let same = ours.iter().any(|entry| {
+            entry.uri == receipt.key
+                && (entry.rows, entry.bytes, entry.microshards) == (receipt.rows, receipt.bytes_out, shard.members)
+                && entry.sha256 == hex::encode(&receipt.sha256)
+        });
+        if !same {
+            wrong.push(format!("{}: the index says otherwise, or nothing", receipt.key));
+        }
+    }
+    wrong
+}

@@ -1,0 +1,90 @@
+//! Reads one published shard again: size, sum, rows, and row by row against its microshards. What is wrong is data here,
+//! one sentence each.
+
+use std::sync::Arc;
+
+use microshard_queue::{Member, PlannedShard};
+use sha2::{Digest, Sha256};
+
+use crate::config::Output;
+use crate::format::{JsonlReader, Limits, RowReader, Rows};
+use crate::store::{GetOptions, ObjectStore, Sources};
+
+/// A shard is read whole; larger ones than this were not written by us.
+const SHARD_BYTES_MAX: u64 = 16 << 30;
+
+/// What shards are verified against.
+pub struct Verifier<'a> {
+    /// Where shards are.
+    pub store: &'a dyn ObjectStore,
+    /// Where microshards are, to compare with them.
+    pub sources: Option<&'a Arc<Sources>>,
+    /// What shards are like.
+    pub output: &'a Output,
+}
+
+/// What was found of one shard.
+#[derive(Debug, Default)]
+pub struct Verified {
+    /// Rows read.
+    pub rows: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// What is wrong with it.
+    pub wrong: Vec<String>,
+}
+
+impl Verifier<'_> {
+    /// Verifies one shard; `members` are needed only to compare with the source.
+    pub fn verify(&self, shard: &PlannedShard, members: &[Member]) -> Verified {
+        let mut verified = Verified::default();
+        if let Err(wrong) = self.read(shard, members, &mut verified) {
+            verified.wrong.push(format!("{}: {wrong}", shard.name));
+        }
+        verified
+    }
+
+    fn read(&self, shard: &PlannedShard, members: &[Member], verified: &mut Verified) -> Result<(), String> {
+        let receipt = shard.receipt.as_ref().ok_or("has no receipt")?;
+        let mut object = Vec::new();
+        let options = GetOptions { bytes_max: SHARD_BYTES_MAX, fresh: false };
+        self.store.get(&receipt.key, &mut object, options).map_err(|error| error.to_string())?;
+        verified.bytes = object.len() as u64;
+        if verified.bytes != receipt.bytes_out {
+            return Err(format!("has {} bytes, the queue says {}", verified.bytes, receipt.bytes_out));
+        }
+        if Sha256::digest(&object).as_slice() != receipt.sha256 {
+            return Err("has another SHA-256 than the queue says".to_owned());
+        }
+        let mut reader = JsonlReader::default();
+        let Rows::Lines { text, count } =
+            reader.read(&object, Limits { bytes_max: u64::MAX }).map_err(|bad| bad.to_string())?;
+        verified.rows = count;
+        if count != receipt.rows {
+            return Err(format!("has {count} rows, the queue says {}", receipt.rows));
+        }
+        match self.sources {
+            Some(sources) => self.compare(text, members, sources),
+            None => Ok(()),
+        }
+    }
+
+    /// Every row of every microshard, in order, and nothing else.
+    fn compare(&self, mut text: &[u8], members: &[Member], sources: &Arc<Sources>) -> Result<(), String> {
+        let mut reader = JsonlReader::default();
+        let mut source = sources.reader();
+        let mut object = Vec::new();
+        let bytes_max = self.output.max_microshard_bytes;
+        for member in members {
+            let named =
+                |what: &dyn std::fmt::Display| format!("microshard {} ({}): {what}", member.microshard_id, member.uri);
+            let options = GetOptions { bytes_max, fresh: false };
+            source.get(&member.uri, &mut object, options).map_err(|error| named(&error))?;
+            let Rows::Lines { text: rows, .. } =
+                reader.read(&object, Limits { bytes_max }).map_err(|bad| named(&bad))?;
+            text =
+                text.strip_prefix(rows).ok_or_else(|| named(&"its rows are not where they should be in the shard"))?;
+        }
+        if text.is_empty() { Ok(()) } else { Err("has rows that no microshard has".to_owned()) }
+    }
+}
