@@ -2,6 +2,8 @@
 
 mod demo_generate;
 mod demo_origin;
+mod formats;
 mod interrupt;
 mod listing;
 mod monitor;
+mod plan;
