@@ -114,9 +114,10 @@ fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
 fn another_seed_gives_other_bytes() {
     let two = tempfile::tempdir().expect("a folder");
     generated(two.path(), 2);
-    let (one, two) = (tree(&shared().0), tree(two.path()));
-    let shared = one.iter().filter(|(path, bytes)| !bytes.is_empty() && two.get(*path) == Some(bytes)).count();
-    assert!(shared < 10, "{shared} of {} files are the same", one.len()); // empty zstd and gzip objects may be
+    let contents = |dir: &Path| tree(dir).into_values().collect::<BTreeSet<_>>();
+    let (one, two) = (contents(&shared().0), contents(two.path()));
+    let both = one.intersection(&two).count();
+    assert!(one.len() > 600 && both <= 3, "{both} are the same"); // an object without rows looks the same everywhere
 }
 
 #[test]
