@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use compact_local::demo::generate::{Fault, Generate, Generated, Oddity, generate};
+use compact_local::demo::origin::Origin;
+use compact_local::manifest::Selection;
+use compact_local::manifest::listing::Listing;
 use sha2::{Digest, Sha256};
 
 const FAULTY: u64 = 12;
@@ -138,6 +141,27 @@ fn the_manifest_tells_the_truth_about_every_sound_and_every_odd_microshard() {
         checked += 1;
     }
     assert_eq!(checked, 700 - FAULTY);
+}
+
+#[test]
+fn the_manifest_is_a_listing_and_the_origin_serves_what_it_names() {
+    let (dir, generated) = shared();
+    let faulty: BTreeSet<i64> = generated.faults.iter().map(|(id, _)| *id).collect();
+    let origin = Origin::start(dir).expect("starts");
+    let agent = ureq::Agent::new_with_defaults();
+    let listing = Listing::open(generated.manifest.to_str().expect("UTF-8")).expect("opens");
+    let mut served = 0;
+    let taken = listing.read(&Selection::default(), &mut |record| {
+        let id = record.microshard_id.expect("an id");
+        assert!(record.created_at.is_some() && record.run_id == generated.run_id);
+        if !faulty.contains(&id) {
+            let bytes = agent.get(format!("{}/{}", origin.url(), record.uri)).call()?.body_mut().read_to_vec()?;
+            assert_eq!(record.sha256, Some(Sha256::digest(&bytes).into()), "{}", record.uri);
+            served += 1;
+        }
+        Ok(())
+    });
+    assert_eq!((taken.expect("reads"), served), (700, 700 - FAULTY));
 }
 
 #[test]
