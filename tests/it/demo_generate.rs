@@ -154,6 +154,7 @@ fn the_manifest_is_a_listing_and_the_origin_serves_what_it_names() {
     let taken = listing.read(&Selection::default(), &mut |record| {
         let id = record.microshard_id.expect("an id");
         assert!(record.created_at.is_some() && record.run_id == generated.run_id);
+        assert!(record.uri.starts_with(&format!("microshards/{}/", record.language)), "{}", record.uri);
         if !faulty.contains(&id) {
             let bytes = agent.get(format!("{}/{}", origin.url(), record.uri)).call()?.body_mut().read_to_vec()?;
             assert_eq!(record.sha256, Some(Sha256::digest(&bytes).into()), "{}", record.uri);
