@@ -2,8 +2,8 @@
 //! counts connections and keeps what was asked.
 
 use std::collections::HashMap;
-use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -62,7 +62,12 @@ pub(crate) struct Origin {
 
 impl Origin {
     pub(crate) fn start() -> Origin {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Origin::at("127.0.0.1:0".parse().unwrap())
+    }
+
+    /// At an address that was refused before.
+    pub(crate) fn at(address: SocketAddr) -> Origin {
+        let listener = TcpListener::bind(address).unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let state = Arc::<State>::default();
         let shared = Arc::clone(&state);
@@ -71,7 +76,8 @@ impl Origin {
                 let state = Arc::clone(&shared);
                 state.connections.fetch_add(1, Ordering::SeqCst);
                 // A client that hangs up ends its thread.
-                std::thread::spawn(move || while let Ok(true) = serve(&state, &stream) {});
+                let mut reader = BufReader::new(stream);
+                std::thread::spawn(move || while let Ok(true) = serve(&state, &mut reader) {});
             }
         });
         Origin { url, state }
@@ -114,8 +120,8 @@ impl State {
 }
 
 /// Serves one request; whether the connection stays open.
-fn serve(state: &State, mut stream: &TcpStream) -> io::Result<bool> {
-    let line = read_line(stream)?;
+fn serve(state: &State, reader: &mut BufReader<TcpStream>) -> io::Result<bool> {
+    let line = peek_line(reader.get_ref())?;
     let mut words = line.split(' ').map(str::to_owned);
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let mut request = Request { method, target, ..Request::default() };
@@ -125,13 +131,15 @@ fn serve(state: &State, mut stream: &TcpStream) -> io::Result<bool> {
         state.requests.lock().unwrap().push(request);
         return Ok(false);
     }
+    read_line(reader)?;
     loop {
-        let line = read_line(stream)?;
+        let line = read_line(reader)?;
         let Some((name, value)) = line.split_once(": ") else { break };
         request.headers.insert(name.to_ascii_lowercase(), value.to_owned());
     }
     let length = request.headers.get("content-length").map_or(0, |length| length.parse().unwrap());
-    stream.take(length).read_to_end(&mut request.body)?;
+    reader.take(length).read_to_end(&mut request.body)?;
+    let mut stream = reader.get_ref();
     let is_head = request.method == "HEAD";
     state.requests.lock().unwrap().push(request);
     match step {
@@ -167,13 +175,16 @@ fn announcing(announced: usize, body: &[u8]) -> Vec<u8> {
     [format!("HTTP/1.1 200 OK\r\ncontent-length: {announced}\r\n\r\n").as_bytes(), body].concat()
 }
 
-/// Byte by byte, so that what follows stays unread.
-fn read_line(mut stream: &TcpStream) -> io::Result<String> {
-    let (mut line, mut byte) = (Vec::new(), [0]);
-    while !line.ends_with(b"\r\n") {
-        stream.read_exact(&mut byte)?;
-        line.push(byte[0]);
-    }
-    line.truncate(line.len() - 2);
-    Ok(String::from_utf8_lossy(&line).into_owned())
+/// The request line, left unread in the socket. Clients wait for an answer before they ask again, and send it in one.
+fn peek_line(stream: &TcpStream) -> io::Result<String> {
+    let mut bytes = [0; 8192];
+    let length = stream.peek(&mut bytes)?;
+    let line = String::from_utf8_lossy(&bytes[..length]);
+    line.split("\r\n").next().filter(|line| !line.is_empty()).map(Into::into).ok_or(io::ErrorKind::UnexpectedEof.into())
+}
+
+fn read_line(reader: &mut BufReader<TcpStream>) -> io::Result<String> {
+    let mut line = String::new();
+    reader.read_line(&mut line)?;
+    Ok(line.trim_end_matches("\r\n").to_owned())
 }
