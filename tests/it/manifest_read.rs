@@ -37,7 +37,7 @@ fn a_record_is_what_the_manifest_says() {
         created_at: Some(1_000_000),
         updated_at: Some(1),
     };
-    assert_eq!(all(&database).unwrap(), [want.clone()]);
+    assert_eq!(all(&database).unwrap(), std::slice::from_ref(&want));
     let nulls = "UPDATE final_export_microshards SET segment_count = NULL, byte_size = NULL, sha256 = NULL, created_at = NULL, \
                  updated_at = NULL";
     database.client().execute(nulls, &[]).unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use compact_local::manifest::{Claim, ClaimMode, Member, Postgres, Selection, SyncFailure, SyncShard, Synced};
 use postgres::Client;
 
-use crate::postgres::{Database, database};
+use crate::postgres::{Database, database, fill};
 
 const LEASE: Duration = Duration::from_secs(3600);
 
@@ -133,10 +133,13 @@ const TOUCHES: [(&str, &str, &str); 7] = [
 
 #[test]
 fn a_shard_is_refused_whole_when_somebody_else_touched_one_row() {
+    let database = database();
+    database.manifest().init().unwrap();
     for mode in MODES {
         for (touch, otherwise, in_rows) in TOUCHES {
-            let database = database();
-            database.filled(6);
+            let empty = "TRUNCATE final_export_microshards, final_export_shards, final_export_microshards_slices";
+            database.client().batch_execute(empty).unwrap();
+            fill(&mut database.client(), "r", 1..=6);
             let mut snapshot = snapshot(&database, mode);
             let mut client = database.client();
             let table = "final_export_microshards";

@@ -129,8 +129,8 @@ fn start() -> (Server, PathBuf) {
 }
 
 fn binaries() -> String {
-    let versions =
-        std::fs::read_dir("/usr/lib/postgresql").map(|entries| entries.flatten().collect()).unwrap_or(Vec::new());
+    let versions: Vec<_> =
+        std::fs::read_dir("/usr/lib/postgresql").map(|entries| entries.flatten().collect()).unwrap_or_default();
     let mut bins: Vec<PathBuf> = versions.iter().map(|version| version.path().join("bin")).collect();
     bins.retain(|bin| bin.join("initdb").is_file() && bin.join("postgres").is_file());
     bins.sort();
