@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use crossbeam_channel::bounded;
 use microshard_queue::{Client, GroupStatus, Lock, LockKind, Queue, with_suffix};
 
 use crate::budget::Budget;
-use crate::config::{Config, Output};
+use crate::config::Config;
 use crate::fetch::{self, Fetch};
 use crate::index;
 use crate::interrupt::Interrupt;
@@ -50,23 +50,40 @@ pub fn run(config: &Config, monitor: &dyn Monitor, interrupt: &Interrupt) -> Res
     let Some(_lock) = Lock::try_acquire(&config.queue, LockKind::Runner)? else {
         return Ok(Ended::Busy(who_is_at_work(&queue)?));
     };
-    config.output.bind(&queue)?;
-    let store = store::open(&config.output.location, &config.store, &queue.queue_id()?)?;
     let started = Instant::now();
+    let store = store::open(&config.output.location, &config.store, &queue.queue_id()?)?;
+    store.check_writable()?;
+    config.output.bind(&queue)?;
     let slots = Slots::open(&with_suffix(&config.queue, ".slots"))?;
     let owner = start(&queue, store.as_ref(), &slots, monitor)?;
-    let job_bytes = config.job_bytes(&queue)?;
     let stop = Stop::default();
-    work(config, queue, &owner, store.as_ref(), &slots, job_bytes, &stop, monitor, interrupt)?;
-    let queue = Queue::open(&config.queue)?;
-    let ended = finish(&queue, store.as_ref(), &config.output, interrupt)?;
+    let shared = Shared { config, store: store.as_ref(), slots: &slots, stop: &stop, monitor, interrupt };
+    let mut total = total(&queue)?;
+    // A snapshot may add shards in the very moment the last lane ends.
+    while total.shards.pending > 0 && !interrupt.requested() {
+        work(&shared, Queue::open(&config.queue)?, &owner)?;
+        total = self::total(&queue)?;
+    }
+    if total.shards.pending == 0 {
+        // The head (I4): the index comes last, when every shard is confirmed.
+        index::write(&queue, store.as_ref(), &config.output)?;
+    }
     monitor.event(&Event::Finished { elapsed: started.elapsed() });
-    Ok(ended)
+    Ok(if total.shards.pending == 0 { Ended::Done(total) } else { Ended::Interrupted(total) })
+}
+
+/// What everything in a run shares.
+struct Shared<'a> {
+    config: &'a Config,
+    store: &'a dyn ObjectStore,
+    slots: &'a Slots,
+    stop: &'a Stop,
+    monitor: &'a dyn Monitor,
+    interrupt: &'a Interrupt,
 }
 
 /// Takes over what a dead runner left: claims, suspects, uploads in parts, temporary files.
 fn start(queue: &Queue, store: &dyn ObjectStore, slots: &Slots, monitor: &dyn Monitor) -> Result<String> {
-    store.check_writable()?;
     let owner = format!("{:016x}", fastrand::u64(..));
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     queue.start_runner(&owner, &host, &slots.suspects())?;
@@ -91,18 +108,9 @@ fn language_totals(group: &GroupStatus) -> LanguageTotals {
 }
 
 /// Makes every thread and channel, and joins them. The first error of a lane wins, unless the queue itself failed.
-#[expect(clippy::too_many_arguments, reason = "the one place where everything a run is made of comes together")]
-fn work(
-    config: &Config,
-    queue: Queue,
-    owner: &str,
-    store: &dyn ObjectStore,
-    slots: &Slots,
-    job_bytes: u64,
-    stop: &Stop,
-    monitor: &dyn Monitor,
-    interrupt: &Interrupt,
-) -> Result<()> {
+fn work(shared: &Shared<'_>, queue: Queue, owner: &str) -> Result<()> {
+    let Shared { config, store, slots, stop, monitor, interrupt } = *shared;
+    let job_bytes = config.job_bytes(&queue)?;
     let lanes = config.lanes(job_bytes);
     let budget = Budget::new(config.memory);
     let park = Park::default();
@@ -190,23 +198,15 @@ fn join<T>(thread: ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// The head (I4): the index comes last, when every shard is confirmed.
-fn finish(queue: &Queue, store: &dyn ObjectStore, output: &Output, interrupt: &Interrupt) -> Result<Ended> {
+/// The counters over all runs and languages.
+fn total(queue: &Queue) -> Result<GroupStatus> {
     let mut total = GroupStatus::default();
     queue.status()?.iter().for_each(|group| total.add(group));
-    if total.shards.pending + total.shards.claimed > 0 {
-        if !interrupt.requested() {
-            bail!("{} shards are still pending although all lanes have ended: run again", total.shards.pending);
-        }
-        return Ok(Ended::Interrupted(total));
-    }
-    index::write(queue, store, output)?;
-    Ok(Ended::Done(total))
+    Ok(total)
 }
 
 fn who_is_at_work(queue: &Queue) -> Result<String> {
-    let mut total = GroupStatus::default();
-    queue.status()?.iter().for_each(|group| total.add(group));
+    let total = total(queue)?;
     let Some(runner) = queue.runner()? else { return Ok("another runner has just started on this queue".to_owned()) };
     let since = Duration::from_millis((microshard_queue::now_ms() - runner.started_at_ms).max(0) as u64);
     Ok(format!(

@@ -91,17 +91,18 @@ impl Config {
 }
 
 impl Output {
-    /// Binds the queue to these options, or finds that it is bound to others.
+    /// Binds the queue to these options, or finds that shards with others have been published.
     pub fn bind(&self, queue: &Queue) -> Result<()> {
+        let published = queue.status()?.iter().any(|group| group.shards.published > 0);
         match Output::of(queue)? {
-            None => queue.set_meta(OUTPUT_KEY, &serde_json::to_string(self)?).map_err(Into::into),
             Some(bound) if bound == *self => Ok(()),
-            Some(bound) => bail!(
+            Some(bound) if published => bail!(
                 "the queue was started with {}, not {}: a queue's shards all have the same options, so repeat the first \
                  ones, or snapshot into a new queue",
                 bound.differing(self),
                 self.differing(&bound)
             ),
+            _ => queue.set_meta(OUTPUT_KEY, &serde_json::to_string(self)?).map_err(Into::into),
         }
     }
 
