@@ -165,7 +165,8 @@ fn claim_rows(
             break;
         }
         let limit = left.map(|left| format!("LIMIT {left}")).unwrap_or_default();
-        // MATERIALIZED: without it the planner may run the SELECT more than once, and each run locks other rows.
+        // A CTE with locks runs once. As `id IN (SELECT .. LIMIT .. FOR UPDATE)` it may run once for every row outside,
+        // and each run locks other rows.
         let sql = format!(
             "WITH free AS MATERIALIZED (SELECT {id} AS free_id FROM {table} AS t WHERE {wanted} AND {phase} \
              ORDER BY {id} {limit} FOR UPDATE SKIP LOCKED) UPDATE {table} AS t SET {set} FROM free WHERE {id} = free.free_id"

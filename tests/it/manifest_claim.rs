@@ -91,13 +91,17 @@ fn a_limit_leases_no_more_slices_than_it_needs_and_reads_no_more_rows() {
 #[test]
 fn rows_are_never_claimed_beyond_the_limit_even_under_a_nested_loop() {
     let database = database();
-    let mut manifest = database.filled(500);
-    drop(manifest);
-    let plan = "ALTER DATABASE {} SET enable_hashjoin = off; ALTER DATABASE {} SET enable_mergejoin = off; \
-                ALTER DATABASE {} SET enable_material = off; ALTER DATABASE {} SET enable_indexscan = off; \
-                ALTER DATABASE {} SET enable_bitmapscan = off";
-    database.client().batch_execute(&plan.replace("{}", &database.name)).unwrap();
-    manifest = database.manifest();
+    database.filled(10);
+    let mut client = database.client();
+    // The planner's way into a nested loop that runs an inner SELECT .. FOR UPDATE once for every row outside: with it
+    // `WHERE id IN (SELECT .. LIMIT 3 FOR UPDATE SKIP LOCKED)` claims all ten.
+    for way in ["hashjoin", "mergejoin", "material", "hashagg", "sort"] {
+        client.batch_execute(&format!("ALTER DATABASE {} SET enable_{way} = off", database.name)).unwrap();
+    }
+    client.batch_execute("DELETE FROM final_export_microshards WHERE microshard_id > 1").unwrap();
+    client.batch_execute("VACUUM ANALYZE final_export_microshards").unwrap();
+    fill(&mut client, "r", 2..=10);
+    let mut manifest = database.manifest();
     let claim = manifest.claim(&of_run(Some(3)), ClaimMode::Rows, None, LEASE).unwrap();
     assert_eq!(ids(&read(&mut manifest, &claim, &of_run(Some(3)))), [1, 2, 3].into());
     let sql = "SELECT count(*) FROM final_export_microshards WHERE status = 'claimed'";
@@ -122,6 +126,18 @@ fn concurrent_claimers_of_rows_get_disjoint_ones_and_what_they_asked_for() {
     assert!(claimed.iter().all(|ids| ids.len() == 400));
     let all: BTreeSet<i64> = claimed.iter().flatten().copied().collect();
     assert_eq!(all.len(), 1600);
+}
+
+#[test]
+fn a_row_that_somebody_else_has_locked_is_passed_over_not_waited_for() {
+    let database = database();
+    let mut manifest = database.filled(5);
+    let mut client = database.client();
+    let mut lock = client.transaction().unwrap();
+    lock.execute("SELECT FROM final_export_microshards WHERE microshard_id = 1 FOR UPDATE", &[]).unwrap();
+    let claim = manifest.claim(&of_run(Some(2)), ClaimMode::Rows, None, LEASE).unwrap();
+    assert_eq!(ids(&read(&mut manifest, &claim, &of_run(None))), [2, 3].into());
+    lock.rollback().unwrap();
 }
 
 #[test]
