@@ -11,7 +11,7 @@ use crate::postgres::{Database, database, fill};
 const LEASE: Duration = Duration::from_secs(3600);
 
 fn of_run(limit: Option<u64>) -> Selection {
-    Selection { run_id: Some("r".to_owned()), languages: Vec::new(), limit }
+    Selection { run_id: Some("r".to_owned()), limit, ..Selection::default() }
 }
 
 fn read(manifest: &mut Postgres, claim: &Claim, selection: &Selection) -> Vec<Record> {
@@ -62,6 +62,21 @@ fn two_machines_get_disjoint_slices_that_make_the_whole_run() {
     assert_eq!(one.release_slices(&first).unwrap(), 0);
     let third = two.claim(&of_run(None), ClaimMode::Slices, None, LEASE).unwrap();
     assert_eq!((third.slices, third.number), (first.slices, 3));
+}
+
+#[test]
+fn a_queue_that_leases_slices_already_may_lease_them_again_after_the_free_ones() {
+    let database = database();
+    let mut manifest = database.filled(10);
+    let first = manifest.claim(&of_run(None), ClaimMode::Slices, Some(40), LEASE).unwrap();
+    let again = Selection { earlier: vec![first.claimed_by.clone()], ..of_run(None) };
+    let second = manifest.claim(&again, ClaimMode::Slices, Some(24), LEASE).unwrap();
+    assert!(second.slices.iter().all(|slice| !first.slices.contains(slice)), "free ones first");
+    let third = manifest.claim(&again, ClaimMode::Slices, None, LEASE).unwrap();
+    assert_eq!(third.slices, first.slices);
+    assert_eq!(manifest.release_slices(&first).unwrap(), 0, "they are the third claim's now");
+    let error = manifest.claim(&again, ClaimMode::Slices, None, LEASE).unwrap_err().to_string();
+    assert!(error.contains("every slice of run `r` is leased"), "{error}");
 }
 
 #[test]
@@ -212,7 +227,12 @@ fn languages_and_foreign_names_are_followed() {
     let names = Names::from_args("Parts", "Out", &columns).unwrap();
     let mut manifest = Postgres::connect(Some(&database.url), names).unwrap();
     manifest.init().unwrap();
-    let selection = Selection { run_id: Some("only".to_owned()), languages: vec!["it's".to_owned()], limit: Some(8) };
+    let selection = Selection {
+        run_id: Some("only".to_owned()),
+        languages: vec!["it's".to_owned()],
+        limit: Some(8),
+        ..Selection::default()
+    };
     for mode in [ClaimMode::None, ClaimMode::Slices, ClaimMode::Rows] {
         let claim = manifest.claim(&selection, mode, None, LEASE).unwrap();
         let records = read(&mut manifest, &claim, &selection);
