@@ -75,7 +75,7 @@ fn a_queue_that_leases_slices_already_may_lease_them_again_after_the_free_ones()
     let third = manifest.claim(&again, ClaimMode::Slices, None, LEASE).unwrap();
     assert_eq!(third.slices, first.slices);
     assert_eq!(manifest.release_slices(&first).unwrap(), 0, "they are the third claim's now");
-    let error = manifest.claim(&again, ClaimMode::Slices, None, LEASE).unwrap_err().to_string();
+    let error = format!("{:#}", manifest.claim(&again, ClaimMode::Slices, None, LEASE).unwrap_err());
     assert!(error.contains("every slice of run `r` is leased"), "{error}");
 }
 
