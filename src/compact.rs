@@ -58,11 +58,15 @@ pub fn run(config: &Config, monitor: &dyn Monitor, interrupt: &Interrupt) -> Res
     let owner = start(&queue, store.as_ref(), &slots, monitor)?;
     let stop = Stop::default();
     let shared = Shared { config, store: store.as_ref(), slots: &slots, stop: &stop, monitor, interrupt };
-    let mut total = total(&queue)?;
+    for (run_id, weight) in &config.weights {
+        queue.set_weight(run_id, *weight)?;
+    }
+    let only = config.only.as_deref();
+    let mut total = total(&queue, only)?;
     // A snapshot may add shards in the very moment the last lane ends.
     while total.shards.pending > 0 && !interrupt.requested() {
         work(&shared, Queue::open(&config.queue)?, &owner)?;
-        total = self::total(&queue)?;
+        total = self::total(&queue, only)?;
     }
     if total.shards.pending == 0 {
         // The head (I4): the index comes last, when every shard is confirmed.
@@ -111,6 +115,7 @@ fn language_totals(group: &GroupStatus) -> LanguageTotals {
 fn work(shared: &Shared<'_>, queue: Queue, owner: &str) -> Result<()> {
     let Shared { config, store, slots, stop, monitor, interrupt } = *shared;
     let job_bytes = config.job_bytes(&queue)?;
+    let only = config.only.as_deref().map(|run_id| queue.run_named(run_id)).transpose()?;
     let lanes = config.lanes(job_bytes);
     let budget = Budget::new(config.memory);
     let park = Park::default();
@@ -128,7 +133,7 @@ fn work(shared: &Shared<'_>, queue: Queue, owner: &str) -> Result<()> {
     thread::scope(|scope| {
         let writer = scope.spawn(|| {
             let _stop = StopOnPanic(stop);
-            let served = queue.serve(owner, &queue_requests, stop.flag());
+            let served = queue.serve(owner, only, &queue_requests, stop.flag());
             drop(queue_requests);
             served.inspect_err(|_| stop.set())
         });
@@ -198,15 +203,16 @@ fn join<T>(thread: ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// The counters over all runs and languages.
-fn total(queue: &Queue) -> Result<GroupStatus> {
+/// The counters over all languages, of all runs or of one.
+fn total(queue: &Queue, only: Option<&str>) -> Result<GroupStatus> {
     let mut total = GroupStatus::default();
-    queue.status()?.iter().for_each(|group| total.add(group));
+    let groups = queue.status()?;
+    groups.iter().filter(|group| only.is_none_or(|only| group.run_id == only)).for_each(|group| total.add(group));
     Ok(total)
 }
 
 fn who_is_at_work(queue: &Queue) -> Result<String> {
-    let total = total(queue)?;
+    let total = total(queue, None)?;
     let Some(runner) = queue.runner()? else { return Ok("another runner has just started on this queue".to_owned()) };
     let since = Duration::from_millis((microshard_queue::now_ms() - runner.started_at_ms).max(0) as u64);
     Ok(format!(

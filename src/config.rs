@@ -30,6 +30,10 @@ pub struct Config {
     pub memory: u64,
     /// What shards are like and where they go.
     pub output: Output,
+    /// Work on this run only.
+    pub only: Option<String>,
+    /// Turns of a run for each turn of another.
+    pub weights: Vec<(String, u32)>,
     /// How objects are reached.
     pub store: StoreSettings,
     /// How long is waited for what.
@@ -71,6 +75,8 @@ impl Config {
                 max_microshard_bytes: args.max_microshard_bytes,
                 hold_on_failure: args.on_failure == cli::OnFailure::Hold,
             },
+            only: args.only.clone(),
+            weights: args.weight.clone(),
             store: StoreSettings::from_args(&args.store)?,
             patience: Patience::default(),
         })

@@ -81,7 +81,7 @@ pub(crate) fn items(language: &str, ids: impl IntoIterator<Item = i64>) -> Vec<I
 }
 
 pub(crate) fn claim_at(queue: &Queue, now_ms: i64) -> Option<Job> {
-    queue.transaction(|| queue.claim(Claimer { owner: "me", now_ms, lease_ms: 1000 })).expect("claims")
+    queue.transaction(|| queue.claim(Claimer { owner: "me", now_ms, lease_ms: 1000, only: None })).expect("claims")
 }
 
 pub(crate) fn claim(queue: &Queue) -> Job {
