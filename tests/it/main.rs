@@ -16,6 +16,7 @@ mod monitor;
 mod origin;
 mod plan;
 mod postgres;
+mod readme;
 mod s3;
 mod store_conformance;
 mod store_credentials;
