@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use crossbeam_channel::bounded;
-use microshard_queue::{Client, GroupStatus, Lock, LockKind, Queue, with_suffix};
+use microshard_queue::{Acquired, Client, GroupStatus, Lock, LockKind, Queue, with_suffix};
 
 use crate::budget::Budget;
 use crate::config::Config;
 use crate::fetch::{self, Fetch};
 use crate::index;
 use crate::interrupt::Interrupt;
+use crate::isolate;
 use crate::job::{RunError, Tools};
 use crate::lane::{self, Lane};
 use crate::monitor::{Amount, Event, LanguageTotals, Monitor};
@@ -47,17 +48,26 @@ pub enum Ended {
 /// Trouble of the run: the queue, an origin or the output cannot be used. What was committed stays.
 pub fn run(config: &Config, monitor: &dyn Monitor, interrupt: &Interrupt) -> Result<Ended> {
     let queue = Queue::open(&config.queue)?;
-    let Some(_lock) = Lock::try_acquire(&config.queue, LockKind::Runner)? else {
-        return Ok(Ended::Busy(who_is_at_work(&queue)?));
+    let lock = Lock::acquire(&config.queue, LockKind::Runner)?;
+    let busy = match &lock {
+        Acquired::Ours(_) => false,
+        Acquired::Busy => true,
+        Acquired::NoLocks => queue.may_be_at_work()?,
     };
+    if busy {
+        return Ok(Ended::Busy(who_is_at_work(&queue)?));
+    }
     let started = Instant::now();
     let store = store::open(&config.output.location, &config.store, &queue.queue_id()?)?;
     store.check_writable()?;
     config.output.bind(&queue)?;
     let slots = Slots::open(&with_suffix(&config.queue, ".slots"))?;
     let owner = start(&queue, store.as_ref(), &slots, monitor)?;
+    let sources = Sources::new(config.store.clone(), config.threads);
+    isolate::try_suspects(&queue, &mut sources.reader(), &slots, &config.output)?;
     let stop = Stop::default();
-    let shared = Shared { config, store: store.as_ref(), slots: &slots, stop: &stop, monitor, interrupt };
+    let shared =
+        Shared { config, store: store.as_ref(), sources: &sources, slots: &slots, stop: &stop, monitor, interrupt };
     for (run_id, weight) in &config.weights {
         queue.set_weight(run_id, *weight)?;
     }
@@ -80,6 +90,7 @@ pub fn run(config: &Config, monitor: &dyn Monitor, interrupt: &Interrupt) -> Res
 struct Shared<'a> {
     config: &'a Config,
     store: &'a dyn ObjectStore,
+    sources: &'a Arc<Sources>,
     slots: &'a Slots,
     stop: &'a Stop,
     monitor: &'a dyn Monitor,
@@ -113,13 +124,12 @@ fn language_totals(group: &GroupStatus) -> LanguageTotals {
 
 /// Makes every thread and channel, and joins them. The first error of a lane wins, unless the queue itself failed.
 fn work(shared: &Shared<'_>, queue: Queue, owner: &str) -> Result<()> {
-    let Shared { config, store, slots, stop, monitor, interrupt } = *shared;
+    let Shared { config, store, sources, slots, stop, monitor, interrupt } = *shared;
     let job_bytes = config.job_bytes(&queue)?;
     let only = config.only.as_deref().map(|run_id| queue.run_named(run_id)).transpose()?;
     let lanes = config.lanes(job_bytes);
     let budget = Budget::new(config.memory);
     let park = Park::default();
-    let sources: Arc<Sources> = Sources::new(config.store.clone(), config.threads);
     let builders = rayon::ThreadPoolBuilder::new()
         .num_threads(config.builders)
         .thread_name(|index| format!("builder-{index}"))
@@ -167,7 +177,7 @@ fn work(shared: &Shared<'_>, queue: Queue, owner: &str) -> Result<()> {
             working.push(lane.context("failed to start the lanes")?);
         }
         drop((to_queue, to_fetchers));
-        watch(&working, &sources, stop, monitor, interrupt);
+        watch(&working, sources, stop, monitor, interrupt);
         let worked = working.into_iter().map(join).fold(Ok(()), Result::and);
         join(writer)?;
         worked.map_err(Into::into)

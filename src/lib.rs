@@ -29,6 +29,7 @@ pub mod lane;
 pub mod job;
 pub mod fetch;
 pub mod build;
+pub mod isolate;
 pub mod index;
 pub mod verify;
 

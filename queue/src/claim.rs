@@ -9,7 +9,7 @@ use rusqlite::{OptionalExtension, Row, ToSql, params};
 use crate::error::{Error, Named, Result};
 use crate::file::Queue;
 
-/// Leases of one shard that may end without an outcome; then it fails.
+/// Leases of one shard that may run out; then it fails. A runner that died is counted by `DEATHS_MAX`, not here.
 pub const LOST_MAX: u32 = 6;
 
 /// The right to work one attempt at a shard.
@@ -273,7 +273,7 @@ fn claimed(row: &Row<'_>) -> rusqlite::Result<Claimed> {
     })
 }
 
-fn member(row: &Row<'_>) -> rusqlite::Result<Member> {
+pub(crate) fn member(row: &Row<'_>) -> rusqlite::Result<Member> {
     Ok(Member {
         seq: row.get(0)?,
         microshard_id: row.get(1)?,

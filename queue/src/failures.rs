@@ -6,7 +6,7 @@ use rusqlite::{Row, params};
 use crate::error::{Error, Named, Result};
 use crate::file::Queue;
 use crate::intake::NameShard;
-use crate::lock::{Lock, LockKind};
+use crate::lock::{Acquired, Lock, LockKind};
 
 /// A microshard that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,7 +74,7 @@ impl Queue {
     /// # Errors
     /// Where a snapshot or another retry is at work, or a named microshard has not failed.
     pub fn retry(&self, selection: &RetrySelection, name: &NameShard) -> Result<Retried> {
-        let Some(_lock) = Lock::try_acquire(&self.path, LockKind::Intake)? else {
+        let Acquired::Ours(_lock) = Lock::acquire(&self.path, LockKind::Intake)? else {
             return Err(Error::Input(
                 "a snapshot or another retry is at work on this queue: wait for it to end".to_owned(),
             ));

@@ -192,7 +192,7 @@ impl Queue {
         if lost < LOST_MAX {
             return Ok(false);
         }
-        let sentence = format!("its lease was lost {lost} times: the process died or hung while working on its shard");
+        let sentence = format!("its lease ran out {lost} times: the lane that worked on its shard hung");
         self.fail(shard, &sentence)?;
         Ok(true)
     }

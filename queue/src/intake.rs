@@ -8,7 +8,7 @@ use rusqlite::Row;
 use crate::copying::Copying;
 use crate::error::{Error, Named, Result};
 use crate::file::Queue;
-use crate::lock::{Lock, LockKind, with_suffix};
+use crate::lock::{Acquired, Lock, LockKind, with_suffix};
 use crate::staging::{Item, Staging, remove};
 
 /// What a group's new microshards come to.
@@ -110,7 +110,7 @@ impl Intake {
         if path.try_exists().named("look for", path)? {
             Queue::open(path)?;
         }
-        let Some(lock) = Lock::try_acquire(path, LockKind::Intake)? else {
+        let Acquired::Ours(lock) = Lock::acquire(path, LockKind::Intake)? else {
             return Err(Error::Input(format!(
                 "another snapshot or retry is at work on {}: wait for it to end",
                 path.display()

@@ -20,6 +20,17 @@ pub enum LockKind {
     Intake,
 }
 
+/// How the taking of a lock ended.
+#[derive(Debug)]
+pub enum Acquired {
+    /// It is ours.
+    Ours(Lock),
+    /// Another process has it.
+    Busy,
+    /// The file system knows no locks (some network file systems): only the beat can tell.
+    NoLocks,
+}
+
 /// A lock that is held until it is dropped, or its process dies.
 #[derive(Debug)]
 pub struct Lock {
@@ -27,37 +38,45 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock; `None` where another process has it.
+    /// Takes the lock.
     ///
     /// # Errors
-    /// Where the side file cannot be made, or the file system knows no locks.
-    pub fn try_acquire(queue: &Path, kind: LockKind) -> Result<Option<Lock>> {
+    /// Where the side file cannot be made.
+    pub fn acquire(queue: &Path, kind: LockKind) -> Result<Acquired> {
         let path = side_file(queue, kind);
         let file = File::options().create(true).truncate(false).write(true).open(&path).named("open", &path)?;
         // `is_held` has it for a moment when it looks: somebody's `status` must not look like a runner.
         for _ in 0..LOOKS {
             match file.try_lock() {
-                Ok(()) => return Ok(Some(Lock { _file: file })),
+                Ok(()) => return Ok(Acquired::Ours(Lock { _file: file })),
                 Err(TryLockError::WouldBlock) => std::thread::sleep(LOOK),
+                Err(TryLockError::Error(error)) if knows_no_locks(&error) => return Ok(Acquired::NoLocks),
                 Err(TryLockError::Error(error)) => return Err(error).named("lock", &path),
             }
         }
-        Ok(None)
+        Ok(Acquired::Busy)
     }
 
-    /// Whether another process has it. Looks only, and makes no file.
-    pub fn is_held(queue: &Path, kind: LockKind) -> Result<bool> {
+    /// Whether another process has it; `None` where the file system knows no locks. Looks only, and makes no file.
+    pub fn is_held(queue: &Path, kind: LockKind) -> Result<Option<bool>> {
         let path = side_file(queue, kind);
         if !path.exists() {
-            return Ok(false);
+            return Ok(Some(false));
         }
         let file = File::open(&path).named("open", &path)?;
         match file.try_lock_shared() {
-            Ok(()) => Ok(false),
-            Err(TryLockError::WouldBlock) => Ok(true),
+            Ok(()) => Ok(Some(false)),
+            Err(TryLockError::WouldBlock) => Ok(Some(true)),
+            Err(TryLockError::Error(error)) if knows_no_locks(&error) => Ok(None),
             Err(TryLockError::Error(error)) => Err(error).named("lock", &path),
         }
     }
+}
+
+fn knows_no_locks(error: &std::io::Error) -> bool {
+    // ENOLCK: an NFS server without a lock service.
+    const ENOLCK: i32 = 37;
+    error.kind() == std::io::ErrorKind::Unsupported || error.raw_os_error() == Some(ENOLCK)
 }
 
 /// `queue.db` -> `queue.db.lock`.

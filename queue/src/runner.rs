@@ -3,7 +3,7 @@
 
 use rusqlite::{OptionalExtension, params};
 
-use crate::claim::LOST_MAX;
+use crate::claim::{Member, member};
 use crate::error::{Error, Named, Result};
 use crate::file::{Queue, now_ms};
 use crate::finish::Failure;
@@ -13,8 +13,11 @@ use crate::lock::{Lock, LockKind};
 pub const DEATHS_MAX: u32 = 6;
 /// Deaths on one and the same microshard; then it fails.
 const SUSPECT_DEATHS_MAX: u32 = 2;
+const DIED: &str = "the process died while decoding it";
 /// A beat that is older is called quiet: seven beats missed.
 const QUIET_MS: i64 = 15_000;
+/// Where there are no locks, a runner that has been quiet for so long may be taken over.
+const TAKE_OVER_MS: i64 = 15 * 60_000;
 
 /// Who works on a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,21 +102,11 @@ impl Queue {
     }
 
     fn recover(&self, suspects: &[i64]) -> Result<Recovery> {
-        let shards = self.execute(
-            "UPDATE shards SET state = 0, owner = NULL, lease_expires_at = NULL, lost = lost + 1 WHERE state = 2",
-            params![],
-        )?;
+        let shards = self
+            .execute("UPDATE shards SET state = 0, owner = NULL, lease_expires_at = NULL WHERE state = 2", params![])?;
         let mut recovery = Recovery { shards: shards as u64, suspects: 0 };
         for seq in suspects {
             recovery.suspects += u64::from(self.suspect(*seq)?);
-        }
-        let lost: Vec<i64> = self
-            .conn
-            .prepare_cached("SELECT shard FROM shards INDEXED BY shards_pending WHERE state = 0 AND lost >= ?1")
-            .and_then(|mut select| select.query_map([LOST_MAX], |row| row.get(0))?.collect())
-            .named("read", &self.path)?;
-        for shard in lost {
-            self.fail_if_lost_too_often(shard)?;
         }
         Ok(recovery)
     }
@@ -131,21 +124,38 @@ impl Queue {
             .optional()
             .named("read", &self.path)?;
         let Some(shard) = shard else { return Ok(false) };
-        let sentence = "the process died while decoding it";
         self.execute(
-            "INSERT INTO troubles(seq, tries, since, deaths, sentence) VALUES(?1, 1, ?2, 1, ?3)
-             ON CONFLICT(seq) DO UPDATE SET tries = tries + 1, deaths = deaths + 1, sentence = ?3",
-            params![seq, now_ms(), sentence],
+            "INSERT INTO troubles(seq, tries, since, deaths, sentence) VALUES(?1, 0, ?2, 1, ?3)
+             ON CONFLICT(seq) DO UPDATE SET deaths = deaths + 1, sentence = ?3",
+            params![seq, now_ms(), DIED],
         )?;
         let deaths: u32 = self
             .conn
             .query_row("SELECT deaths FROM troubles WHERE seq = ?1", [seq], |row| row.get(0))
             .named("read", &self.path)?;
         if deaths >= SUSPECT_DEATHS_MAX {
-            let sentence = format!("{sentence}, {deaths} times");
+            let sentence = format!("{DIED}, and again when it was tried alone");
             self.add_exception(shard, &Failure { seq, sentence, tries: deaths })?;
         }
         Ok(true)
+    }
+
+    /// The microshards that a process died on and that have not been tried alone since.
+    pub fn suspects(&self) -> Result<Vec<Member>> {
+        self.conn
+            .prepare(
+                "SELECT m.seq, m.microshard_id, m.uri, m.rows, m.bytes, m.sha256, t.tries, t.since
+                 FROM troubles t JOIN microshards m ON m.seq = t.seq WHERE t.deaths > 0 ORDER BY m.seq",
+            )
+            .and_then(|mut select| select.query_map([], member)?.collect())
+            .named("read", &self.path)
+    }
+
+    /// The process did not die on it when it was tried alone: it is as good as any other.
+    pub fn acquit(&self, seq: i64) -> Result<()> {
+        self.execute("DELETE FROM troubles WHERE seq = ?1 AND tries = 0", params![seq])?;
+        self.execute("UPDATE troubles SET deaths = 0 WHERE seq = ?1", params![seq])?;
+        Ok(())
     }
 
     /// The runner's sign of life; `false` where another has taken over.
@@ -178,11 +188,14 @@ impl Queue {
             .named("read", &self.path)
     }
 
-    /// How the runner is, judged by lock, claims and beat.
+    /// How the runner is, judged by lock, claims and beat; where there are no locks, by the beat alone.
     pub fn runner_state(&self) -> Result<RunnerState> {
-        let held = Lock::is_held(&self.path, LockKind::Runner)?;
-        let beat_at_ms = self.runner()?.map_or(0, |runner| runner.beat_at_ms);
+        let held = match Lock::is_held(&self.path, LockKind::Runner)? {
+            Some(held) => held,
+            None => self.may_be_at_work()?,
+        };
         if held {
+            let beat_at_ms = self.runner()?.map_or(0, |runner| runner.beat_at_ms);
             let quiet = now_ms() - beat_at_ms > QUIET_MS;
             return Ok(if quiet { RunnerState::Quiet } else { RunnerState::Running });
         }
@@ -191,6 +204,13 @@ impl Queue {
             .query_row("SELECT coalesce(sum(claimed), 0) FROM groups", [], |row| row.get(0))
             .named("read", &self.path)?;
         Ok(if claims > 0 { RunnerState::Dead } else { RunnerState::Idle })
+    }
+
+    /// Whether, going by the beat alone, another runner may still be at work: it has not stopped, and was not quiet for
+    /// so long that it may be taken over. One that was taken over finds out at its next beat.
+    pub fn may_be_at_work(&self) -> Result<bool> {
+        let runner = self.runner()?;
+        Ok(runner.is_some_and(|runner| runner.stopped_at_ms.is_none() && now_ms() - runner.beat_at_ms <= TAKE_OVER_MS))
     }
 
     /// Keeps the record of an upload in parts.

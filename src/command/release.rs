@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::{Result, bail};
-use microshard_queue::{Lock, LockKind, Queue};
+use microshard_queue::{Acquired, Lock, LockKind, Queue};
 use serde_json::json;
 
 use super::Exit;
@@ -15,7 +15,7 @@ pub(super) fn run(args: &cli::SyncBack, out: &mut dyn Write) -> Result<Exit> {
     let path = &args.queue.queue.queue;
     let queue = Queue::open(path)?;
     // A runner would go on with what is given away here.
-    let Some(_lock) = Lock::try_acquire(path, LockKind::Runner)? else {
+    let Acquired::Ours(_lock) = Lock::acquire(path, LockKind::Runner)? else {
         bail!("a runner is at work on {}: stop it first (Ctrl-C), then release", path.display());
     };
     let (mut microshards, mut rows, mut slices) = (0, 0, 0);

@@ -24,4 +24,5 @@ mod store_http;
 mod store_local;
 mod store_s3;
 mod store_sources;
+mod store_uri;
 mod supervisor;

@@ -54,7 +54,7 @@ CREATE TABLE shards(
   closed_by TEXT NOT NULL,                         -- which limit closed it
   state    INTEGER NOT NULL CHECK(state BETWEEN 0 AND 5),  -- 0 pending 1 waiting 2 claimed 3 published 4 failed 5 held
   attempt  INTEGER NOT NULL DEFAULT 0,       -- the fence: goes up at every claim
-  lost     INTEGER NOT NULL DEFAULT 0,       -- leases that ended without an outcome
+  lost     INTEGER NOT NULL DEFAULT 0,       -- leases that ran out
   deferrals INTEGER NOT NULL DEFAULT 0,      -- in a row, without progress
   owner TEXT, lease_expires_at INTEGER, not_before INTEGER,
   key TEXT, rows INTEGER, bytes_in INTEGER, bytes_out INTEGER, sha256 BLOB, published_at INTEGER,

@@ -1,6 +1,6 @@
 //! Files that are no queue, damaged, or of another version: one clear error each.
 
-use microshard_queue::{Error, Intake, Lock, LockKind, Queue};
+use microshard_queue::{Acquired, Error, Intake, Lock, LockKind, Queue};
 
 use crate::world::{World, assert_sound};
 
@@ -62,13 +62,15 @@ fn a_truncated_queue_is_an_error_and_never_a_shorter_queue() {
 #[test]
 fn one_process_holds_a_lock_and_its_end_frees_it() {
     let world = World::with(4, 2);
-    let held = Lock::try_acquire(&world.path, LockKind::Runner).expect("locks").expect("is free");
-    assert!(Lock::is_held(&world.path, LockKind::Runner).expect("looks"));
-    assert!(Lock::try_acquire(&world.path, LockKind::Runner).expect("tries").is_none());
-    assert!(Lock::try_acquire(&world.path, LockKind::Intake).expect("tries").is_some(), "another lock");
+    let runner = || Lock::acquire(&world.path, LockKind::Runner).expect("tries");
+    let held = runner();
+    assert!(matches!(held, Acquired::Ours(_)));
+    assert_eq!(Lock::is_held(&world.path, LockKind::Runner).expect("looks"), Some(true));
+    assert!(matches!(runner(), Acquired::Busy));
+    assert!(matches!(Lock::acquire(&world.path, LockKind::Intake).expect("tries"), Acquired::Ours(_)), "another lock");
     drop(held);
-    assert!(!Lock::is_held(&world.path, LockKind::Runner).expect("looks"));
-    assert!(Lock::try_acquire(&world.path, LockKind::Runner).expect("tries").is_some());
+    assert_eq!(Lock::is_held(&world.path, LockKind::Runner).expect("looks"), Some(false));
+    assert!(matches!(runner(), Acquired::Ours(_)));
 }
 
 #[test]

@@ -27,7 +27,8 @@ fn a_microshard_that_the_process_dies_on_twice_fails_and_the_rest_goes_on() {
     let suspect = job.members[0].seq;
     assert_eq!(queue.start_runner("a", "h", &[suspect]).expect("starts").suspects, 1);
     let job = claim(&queue);
-    assert_eq!((job.members.len(), job.members[0].tries), (2, 1), "tried once more");
+    assert_eq!(job.members.len(), 2, "tried once more");
+    assert_eq!(queue.suspects().expect("reads").iter().map(|member| member.seq).collect::<Vec<_>>(), [suspect]);
     queue.start_runner("b", "h", &[suspect]).expect("starts");
     let job = claim(&queue);
     assert_eq!(ids(&job), [2], "it has failed");
@@ -89,7 +90,7 @@ fn the_state_of_the_runner_is_judged_by_lock_and_beat() {
     let world = World::with(4, 2);
     let queue = world.queue();
     assert_eq!(queue.runner_state().expect("looks"), RunnerState::Idle);
-    let _lock = Lock::try_acquire(&world.path, LockKind::Runner).expect("locks").expect("is free");
+    let _lock = Lock::acquire(&world.path, LockKind::Runner).expect("locks");
     queue.start_runner("x", "h", &[]).expect("starts");
     assert_eq!(queue.runner_state().expect("looks"), RunnerState::Running);
     let conn = rusqlite::Connection::open(&world.path).expect("opens");
@@ -106,4 +107,31 @@ fn uploads_are_on_record_until_they_end() {
     assert_eq!(queue.uploads().expect("reads"), [("k".to_owned(), "id".to_owned())]);
     queue.upload_ended("k", "id").expect("ends");
     assert!(queue.uploads().expect("reads").is_empty());
+}
+
+#[test]
+fn a_suspect_that_was_tried_alone_and_lived_is_suspect_no_more() {
+    let world = World::with(4, 2);
+    let queue = world.queue();
+    let seq = claim(&queue).members[0].seq;
+    queue.start_runner("a", "h", &[seq]).expect("starts");
+    queue.acquit(seq).expect("acquits");
+    assert!(queue.suspects().expect("reads").is_empty());
+    claim(&queue);
+    queue.start_runner("b", "h", &[seq]).expect("starts");
+    assert_eq!(claim(&queue).members.len(), 2, "a first death again, not a second");
+}
+
+#[test]
+fn where_there_are_no_locks_the_beat_tells_and_a_long_quiet_runner_may_be_taken_over() {
+    let world = World::with(4, 2);
+    let queue = world.queue();
+    assert!(!queue.may_be_at_work().expect("looks"), "there never was one");
+    queue.start_runner("x", "h", &[]).expect("starts");
+    assert!(queue.may_be_at_work().expect("looks"));
+    let conn = rusqlite::Connection::open(&world.path).expect("opens");
+    conn.execute("UPDATE runner SET beat_at = beat_at - 14 * 60000", []).expect("writes");
+    assert!(queue.may_be_at_work().expect("looks"), "quiet, but not for long");
+    conn.execute("UPDATE runner SET beat_at = beat_at - 2 * 60000", []).expect("writes");
+    assert!(!queue.may_be_at_work().expect("looks"));
 }
