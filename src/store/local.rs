@@ -56,7 +56,7 @@ impl LocalStore {
                 Ok(real) if real.starts_with(&base) => return Ok(()),
                 Ok(_) => return Err(ErrorKind::InvalidInput.into()),
                 // A dangling link would be followed by whoever creates the file.
-                Err(error) if error.kind() == ErrorKind::NotFound && !ancestor.is_symlink() => {}
+                Err(error) if is_absent(&error) && !ancestor.is_symlink() => {}
                 Err(error) => return Err(error),
             }
         }
@@ -90,10 +90,10 @@ impl LocalStore {
     fn digest(&self, operation: &'static str, key: &str, path: &Path) -> Result<Option<Digest>> {
         let file = match open_regular(path) {
             Ok(file) => file,
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
+            Err(error) if is_absent(&error) => return Ok(None),
             Err(error) => return Err(self.failed(operation, key, error)),
         };
-        digest_of(file).map(Some).map_err(|error| self.failed(operation, key, error))
+        digest_of(&file).map(Some).map_err(|error| self.failed(operation, key, error))
     }
 }
 
@@ -105,7 +105,10 @@ impl ObjectStore for LocalStore {
     fn get(&self, key: &str, body: &mut Vec<u8>, options: GetOptions) -> Result<()> {
         let path = self.path("get", key)?;
         body.clear();
-        let file = open_regular(&path).map_err(|error| self.failed("get", key, error))?;
+        let file = open_regular(&path).map_err(|error| match is_absent(&error) {
+            true => StoreError { trouble: Trouble::Gone, ..self.failed("get", key, error) },
+            false => self.failed("get", key, error),
+        })?;
         let read = file.take(options.bytes_max.saturating_add(1)).read_to_end(body);
         read.map_err(|error| self.failed("get", key, error))?;
         if body.len() as u64 > options.bytes_max {
@@ -132,20 +135,18 @@ impl ObjectStore for LocalStore {
         let refused = |trouble, cause: &str| StoreError::new("put", self.shown(key), trouble, cause);
         let failed = |error| self.failed("put", key, error);
         let temporary = spool.path.ok_or_else(|| refused(Trouble::Local, "it was not spooled into this directory"))?;
+        // Read back before it has a name: a file with other bytes than were built is never published.
+        if digest_of(&spool.file).map_err(failed)? != *digest {
+            return Err(refused(Trouble::Local, "its file has other bytes than were written to it: check the disk"));
+        }
         spool.file.sync_all().map_err(failed)?;
         match temporary.persist_noclobber(&path) {
-            Ok(()) => sync_directory(path.parent().unwrap_or(&self.base)).map_err(failed)?,
-            Err(error) if error.error.kind() == ErrorKind::AlreadyExists => {
-                return match self.digest("put", key, &path)? {
-                    Some(there) if there == *digest => sync_published(&path).map_err(failed),
-                    _ => Err(refused(Trouble::Conflict, "a file with other bytes is there already")),
-                };
-            }
-            Err(error) => return Err(failed(error.error)),
-        }
-        match self.digest("put", key, &path)? {
-            Some(there) if there == *digest => Ok(()),
-            _ => Err(refused(Trouble::Local, "read back, the file has other bytes than were written: check the disk")),
+            Ok(()) => sync_directory(path.parent().unwrap_or(&self.base)).map_err(failed),
+            Err(error) if error.error.kind() == ErrorKind::AlreadyExists => match self.digest("put", key, &path)? {
+                Some(there) if there == *digest => sync_published(&path).map_err(failed),
+                _ => Err(refused(Trouble::Conflict, "a file with other bytes is there already")),
+            },
+            Err(error) => Err(failed(error.error)),
         }
     }
 
@@ -259,6 +260,11 @@ impl LocalStore {
     }
 }
 
+/// There is no such file, and no directory it could be in.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
 fn local_error(operation: &'static str, object: String, error: io::Error) -> StoreError {
     let advice = match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "free some space, then run again",
@@ -279,7 +285,7 @@ fn open_regular(path: &Path) -> io::Result<File> {
     }
 }
 
-fn digest_of(mut file: File) -> io::Result<Digest> {
+fn digest_of(mut file: &File) -> io::Result<Digest> {
     file.rewind()?;
     let mut digester = Digester::default();
     io::copy(&mut file, &mut digester)?;
@@ -308,4 +314,23 @@ fn create_directories(directory: &Path) -> io::Result<()> {
         _ => {}
     }
     sync_directory(parent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_that_refuses_is_told_with_what_to_do() {
+        for (kind, advice) in [
+            (ErrorKind::StorageFull, "free some space"),
+            (ErrorKind::QuotaExceeded, "free some space"),
+            (ErrorKind::ReadOnlyFilesystem, "read-only"),
+            (ErrorKind::PermissionDenied, "permissions"),
+        ] {
+            let error = local_error("put", "/out/a".into(), kind.into());
+            assert_eq!(error.trouble, Trouble::Local);
+            assert!(error.to_string().contains(advice), "{error}");
+        }
+    }
 }

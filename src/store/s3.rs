@@ -212,6 +212,8 @@ impl ObjectStore for S3Store {
         loop {
             let sent = self.client.send(&Call::get("list", &prefix), |keys| {
                 let mut action = self.client.bucket.list_objects_v2(keys);
+                // Stores differ in how they encode a space and a `+`; unasked, they all send plain XML.
+                action.query_mut().remove("encoding-type");
                 action.with_prefix(prefix.as_str());
                 if let Some(token) = &token {
                     action.with_continuation_token(token.as_str());

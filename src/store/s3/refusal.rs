@@ -52,7 +52,7 @@ pub(super) fn refusal(
         Some("AccessDenied") => (Trouble::Denied, ""),
         Some("InvalidObjectState") => (Trouble::Gone, "it is archived: restore it first"),
         Some("NoSuchBucket" | "InvalidBucketName") => (Trouble::Misconfigured, "check the bucket's name and endpoint"),
-        Some("InvalidAccessKeyId" | "InvalidToken") => (Trouble::Misconfigured, "check the access key"),
+        Some("InvalidAccessKeyId" | "InvalidToken" | "NotSignedUp") => (Trouble::Misconfigured, "check the access key"),
         Some("SignatureDoesNotMatch") => (Trouble::Misconfigured, "check the secret key and the region"),
         Some("ExpiredToken" | "TokenRefreshRequired" | "ExpiredTokenException") => {
             (Trouble::Misconfigured, "the credentials have expired: get new ones, then run again")

@@ -1,0 +1,96 @@
+//! A real S3 server in this process (s3s over a directory): it checks signatures, If-None-Match and part sizes. Child
+//! processes reach it by `environment`.
+
+use std::path::Path;
+use std::sync::LazyLock;
+
+use compact_local::cli::StoreArgs;
+use compact_local::store::StoreSettings;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use s3s::auth::SimpleAuth;
+use s3s::service::S3ServiceBuilder;
+use tempfile::TempDir;
+
+pub(crate) const ACCESS_KEY: &str = "AKIDACCESSKEY";
+pub(crate) const SECRET_KEY: &str = "s3cr3t/k3y+that=never.shows";
+
+static RUNTIME: LazyLock<tokio::runtime::Runtime> = LazyLock::new(|| tokio::runtime::Runtime::new().unwrap());
+
+/// A server of its own; its objects are files under `root`.
+pub(crate) struct Server {
+    pub(crate) endpoint: String,
+    pub(crate) root: TempDir,
+}
+
+pub(crate) fn server() -> Server {
+    let root = tempfile::tempdir().unwrap();
+    let mut service = S3ServiceBuilder::new(s3s_fs::FileSystem::new(root.path()).unwrap());
+    service.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
+    let service = service.build();
+    let listener = RUNTIME.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    RUNTIME.spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            let service = service.clone();
+            tokio::spawn(async move {
+                let server = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+                // A client that hangs up is none of the server's business.
+                let _ = server.serve_connection(TokioIo::new(socket), service).await;
+            });
+        }
+    });
+    Server { endpoint, root }
+}
+
+impl Server {
+    /// Makes a bucket; its name.
+    pub(crate) fn bucket<'a>(&self, name: &'a str) -> &'a str {
+        std::fs::create_dir(self.root.path().join(name)).unwrap();
+        name
+    }
+
+    /// What a child process needs to reach it.
+    pub(crate) fn environment(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("AWS_ACCESS_KEY_ID", ACCESS_KEY.into()),
+            ("AWS_SECRET_ACCESS_KEY", SECRET_KEY.into()),
+            ("AWS_ENDPOINT_URL_S3", self.endpoint.clone()),
+            ("AWS_REGION", "us-east-1".into()),
+        ]
+    }
+
+    pub(crate) fn settings(&self) -> StoreSettings {
+        settings(&self.endpoint)
+    }
+
+    /// Files of uploads in parts that are neither completed nor aborted.
+    pub(crate) fn unfinished(&self) -> usize {
+        names(self.root.path()).iter().filter(|name| name.starts_with(".upload")).count()
+    }
+}
+
+/// Settings for any S3 endpoint, with the keys above.
+pub(crate) fn settings(endpoint: &str) -> StoreSettings {
+    settings_with(endpoint, &[("AWS_ACCESS_KEY_ID", ACCESS_KEY), ("AWS_SECRET_ACCESS_KEY", SECRET_KEY)])
+}
+
+/// Settings as a process with just these variables has them.
+pub(crate) fn settings_with(endpoint: &str, variables: &[(&str, &str)]) -> StoreSettings {
+    let find = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
+    StoreSettings::new(&args(Some(endpoint)), &find).unwrap()
+}
+
+pub(crate) fn args(endpoint: Option<&str>) -> StoreArgs {
+    StoreArgs {
+        s3_endpoint: endpoint.map(str::to_owned),
+        s3_region: None,
+        s3_path_style: false,
+        s3_unsigned: false,
+        s3_part_size: 5 << 20,
+    }
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
