@@ -70,12 +70,13 @@ impl Budget {
 }
 
 impl Permit<'_> {
-    /// Accounts for more than was foreseen, without waiting: who comes next waits for it.
-    pub fn grow_to(&mut self, bytes: u64) {
-        if bytes > self.bytes {
-            self.budget.lock().used += bytes - self.bytes;
-            self.bytes = bytes;
-        }
+    /// Accounts for what is really held, without waiting: who comes next waits for it.
+    pub fn resize(&mut self, bytes: u64) {
+        let mut state = self.budget.lock();
+        state.used = state.used - self.bytes + bytes;
+        drop(state);
+        self.bytes = bytes;
+        self.budget.freed.notify_all();
     }
 }
 

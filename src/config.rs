@@ -81,10 +81,11 @@ impl Config {
         Ok(queue.largest_pending_shard()?.unwrap_or(JOB_BYTES_UNKNOWN).max(1))
     }
 
-    /// Lanes: one for each builder, and enough more to keep the download threads busy; as many as memory allows.
+    /// Lanes: one for each builder, and enough more to keep the download threads busy; as many as memory allows, a quarter
+    /// of which is left for what deferred jobs have fetched.
     pub fn lanes(&self, job_bytes: u64) -> usize {
         let wanted = self.builders + self.threads.div_ceil(THREADS_PER_LANE).max(2);
-        let affordable = usize::try_from(self.memory / job_bytes).unwrap_or(usize::MAX);
+        let affordable = usize::try_from(self.memory / 4 * 3 / job_bytes).unwrap_or(usize::MAX);
         wanted.min(affordable).max(1)
     }
 }

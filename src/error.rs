@@ -87,10 +87,3 @@ pub fn sentence(error: &anyhow::Error) -> String {
     }
     sentence.replace('\n', " ")
 }
-
-/// Whether the cause is that nobody reads our output any more.
-pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
-    })
-}

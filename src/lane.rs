@@ -38,7 +38,7 @@ pub fn run(lane: &Lane<'_, '_>) -> Result<(), RunError> {
             Err(error) => (released(), Some(error)),
         };
         if matches!(finish.outcome, Outcome::Deferred { .. }) {
-            permit.grow_to(bodies.bytes());
+            permit.resize(bodies.bytes());
             lane.park.put(job.lease.shard, bodies, permit);
         }
         let finished = lane.tools.queue.finish(job.lease.clone(), finish.clone())?;

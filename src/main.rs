@@ -3,17 +3,19 @@
 use std::io::{self, BufWriter, Write};
 
 use clap::Parser;
-use compact_local::{cli::Cli, command, error};
+use compact_local::cli::Cli;
+use compact_local::command::{self, out, out::Out};
+use compact_local::error;
 
 fn main() {
     let cli = Cli::parse();
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = BufWriter::new(Out(io::stdout().lock()));
     let result = command::run(&cli.command, &mut out);
     let flushed = out.flush();
     let code = match result.and_then(|exit| flushed.map(|()| exit).map_err(Into::into)) {
         Ok(exit) => exit.code(),
         // Who reads our output has seen enough: `failures | head`.
-        Err(error) if error::is_broken_pipe(&error) => 0,
+        Err(error) if out::is_closed(&error) => 0,
         Err(error) => {
             let _ = writeln!(io::stderr(), "error: {}", error::sentence(&error));
             1

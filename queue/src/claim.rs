@@ -79,10 +79,13 @@ pub struct Member {
 
 /// Who claims, when, and until when.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Claimer<'a> {
-    pub(crate) owner: &'a str,
-    pub(crate) now_ms: i64,
-    pub(crate) lease_ms: i64,
+pub struct Claimer<'a> {
+    /// The runner.
+    pub owner: &'a str,
+    /// Unix milliseconds.
+    pub now_ms: i64,
+    /// How long the lease holds, in milliseconds.
+    pub lease_ms: i64,
 }
 
 const PROMOTE: &str = "UPDATE shards SET state = 0, not_before = NULL WHERE shard IN
@@ -123,7 +126,7 @@ struct Claimed {
 
 impl Queue {
     /// Claims the next shard, inside the caller's transaction; `None` where nothing can be claimed now.
-    pub(crate) fn claim(&self, claimer: Claimer<'_>) -> Result<Option<Job>> {
+    pub fn claim(&self, claimer: Claimer<'_>) -> Result<Option<Job>> {
         self.promote(claimer.now_ms)?;
         let claimed = match self.claim_pending(claimer)? {
             Some(claimed) => Some(claimed),
@@ -209,7 +212,7 @@ impl Queue {
 
     /// When something can be claimed again, Unix milliseconds: the earliest of deferred shards and leases; `None` where
     /// nothing is live.
-    pub(crate) fn next_claim_at(&self) -> Result<Option<i64>> {
+    pub fn next_claim_at(&self) -> Result<Option<i64>> {
         self.conn
             .prepare_cached(
                 "SELECT min(at) FROM (

@@ -80,7 +80,7 @@ pub enum Finished {
 
 impl Queue {
     /// Ends a lease, inside the caller's transaction.
-    pub(crate) fn finish(&self, lease: &Lease, finish: &Finish) -> Result<Finished> {
+    pub fn finish(&self, lease: &Lease, finish: &Finish) -> Result<Finished> {
         if !self.holds(lease)? {
             return Ok(Finished::Lost);
         }

@@ -33,14 +33,14 @@ mod service;
 mod staging;
 mod status;
 
-pub use claim::{Job, LOST_MAX, Lease, Member, Pulse, STATEMENTS};
+pub use claim::{Claimer, Job, LOST_MAX, Lease, Member, Pulse, STATEMENTS};
 pub use error::{Error, Result};
 pub use failures::{FailedMicroshard, Retried, RetrySelection};
 pub use file::{Queue, now_ms};
 pub use finish::{DEFERRALS_MAX, Failure, Finish, Finished, Outcome, Receipt};
 pub use intake::{Cut, GroupTotals, Intake, NameShard, NewSnapshot, Number, Planned, Planner, Size, SizesPass};
 pub use lock::{Lock, LockKind, with_suffix};
-pub use results::{Consumed, PlannedShard, Snapshot, UnsyncedFailure};
+pub use results::{Consumed, MicroshardState, PlannedShard, Snapshot, UnsyncedFailure};
 pub use runner::{DEATHS_MAX, Recovery, Runner, RunnerState};
 pub use service::{Claimed, Client, LEASE, Request};
 pub use staging::Item;

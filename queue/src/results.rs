@@ -85,6 +85,19 @@ pub struct UnsyncedFailure {
     pub tries: u32,
 }
 
+/// Where a microshard stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MicroshardState<'a> {
+    /// Its id.
+    pub microshard_id: i64,
+    /// The base name of its shard's object.
+    pub shard: &'a str,
+    /// `pending`, `claimed`, `consumed`, `failed`, `held`.
+    pub status: &'a str,
+    /// Why it failed.
+    pub sentence: Option<&'a str>,
+}
+
 const SHARD: &str = "SELECT s.shard, r.run_id, n.number, g.language, s.number, s.name, s.members, s.first, s.last, s.work,
     s.bytes_planned, s.closed_by, s.state, s.error, s.key, s.rows, s.bytes_in, s.bytes_out, s.sha256,
     s.synced_at IS NOT NULL, s.refused
@@ -265,29 +278,32 @@ impl Queue {
         Ok(count)
     }
 
-    /// Calls `each` for every microshard with its id, state (`pending`, `claimed`, `consumed`, `failed`, `held`), shard
-    /// and sentence, in plan order; a retried one counts where it is now.
+    /// Calls `each` for every microshard, in plan order; a retried one counts where it is now.
     pub fn for_each_microshard<E: From<crate::Error>>(
         &self,
-        each: &mut dyn FnMut(i64, &str, Option<&str>, Option<&str>) -> std::result::Result<(), E>,
+        each: &mut dyn FnMut(MicroshardState<'_>) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         let mut select = self
             .conn
             .prepare(
                 "SELECT m.microshard_id, s.name,
                         CASE WHEN e.seq IS NOT NULL THEN 'failed' WHEN s.state < 2 THEN 'pending' WHEN s.state = 2 THEN 'claimed'
-                             WHEN s.state = 3 THEN 'consumed' WHEN s.state = 4 THEN 'failed' ELSE 'held' END, e.sentence
+                             WHEN s.state = 3 THEN 'consumed' ELSE 'held' END, e.sentence
                  FROM shards s JOIN microshards m ON m.seq BETWEEN s.first AND s.last LEFT JOIN exceptions e ON e.seq = m.seq
                  WHERE e.state IS NULL OR e.state = 0 ORDER BY m.seq",
             )
             .named("read", &self.path)?;
         let mut rows = select.query([]).named("read", &self.path)?;
         while let Some(row) = rows.next().named("read", &self.path)? {
-            let text = |index: usize| {
-                row.get_ref(index).and_then(|value| Ok(value.as_str_or_null()?)).named("read", &self.path)
-            };
-            let id = row.get(0).named("read", &self.path)?;
-            each(id, text(2)?.unwrap_or_default(), text(1)?, text(3)?)?;
+            let state = (|| -> rusqlite::Result<MicroshardState<'_>> {
+                Ok(MicroshardState {
+                    microshard_id: row.get(0)?,
+                    shard: row.get_ref(1)?.as_str()?,
+                    status: row.get_ref(2)?.as_str()?,
+                    sentence: row.get_ref(3)?.as_str_or_null()?,
+                })
+            })();
+            each(state.named("read", &self.path)?)?;
         }
         Ok(())
     }

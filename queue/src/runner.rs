@@ -222,7 +222,7 @@ impl Queue {
     }
 
     /// Runs `work` in one write transaction; rolled back on an error.
-    pub(crate) fn transaction<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub fn transaction<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.begin()?;
         let result = work().and_then(|value| self.commit().map(|()| value));
         if result.is_err() {

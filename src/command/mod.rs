@@ -2,6 +2,7 @@
 
 mod failures;
 mod init_manifest;
+pub mod out;
 mod plan;
 mod release;
 mod retry;

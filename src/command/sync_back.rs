@@ -1,6 +1,5 @@
 //! `sync-back`: results to the manifest, chunk by chunk, each idempotent; then marked in the queue (I4).
 
-use std::collections::BTreeMap;
 use std::io::Write;
 
 use anyhow::{Context, Result, bail};
@@ -156,12 +155,14 @@ fn write_results(queue: &Queue, settings: &StoreSettings, report: &mut Report) -
     };
     let store = store::open(&output.location, settings, &queue.queue_id()?)?;
     let mut results = ResultsWriter::create(Vec::new())?;
-    let mut counts: BTreeMap<String, u64> = BTreeMap::new();
-    queue.for_each_microshard(&mut |id, status, shard, sentence| -> Result<()> {
-        *counts.entry(status.to_owned()).or_default() += 1;
-        match status {
-            "consumed" => results.consumed(id, shard.unwrap_or_default()),
-            "failed" => results.failed(id, sentence.unwrap_or_default()),
+    let mut failed = 0;
+    queue.for_each_microshard(&mut |microshard| -> Result<()> {
+        match microshard.status {
+            "consumed" => results.consumed(microshard.microshard_id, microshard.shard),
+            "failed" => {
+                failed += 1;
+                results.failed(microshard.microshard_id, microshard.sentence.unwrap_or_default())
+            }
             _ => Ok(()),
         }
     })?;
@@ -174,7 +175,7 @@ fn write_results(queue: &Queue, settings: &StoreSettings, report: &mut Report) -
         Ok(())
     })?;
     report.shards += marks.len() as u64;
-    report.failures += counts.get("failed").copied().unwrap_or(0);
+    report.failures += failed;
     queue.mark_synced(&marks, &[]).map_err(Into::into)
 }
 

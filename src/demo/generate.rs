@@ -10,8 +10,8 @@ use anyhow::{Context, Result, ensure};
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
-use super::microshard::{Encoder, Made, Role, make, mixed};
-pub use super::microshard::{Fault, Oddity};
+pub use super::blemish::{Fault, Oddity};
+use super::microshard::{Encoder, Made, Role, Stored, make, mixed};
 
 /// What to generate.
 #[derive(Debug, Clone)]
@@ -113,10 +113,12 @@ fn write_one(plan: &Generate, number: u64, encoder: &mut Encoder) -> Result<Line
     let made = make(plan.seed, number, role, encoder)?;
     let line = Line::new(plan.seed, role, &made);
     let path = plan.dir.join(&line.uri);
-    let stored = made.stored_instead.as_ref().map_or(Some(&made.described), Option::as_ref);
-    if let Some(bytes) = stored {
-        store(&path, bytes).with_context(|| format!("failed to write {}", path.display()))?;
-    }
+    let stored = match &made.stored {
+        Stored::AsDescribed => store(&path, &made.described),
+        Stored::Other(bytes) => store(&path, bytes),
+        Stored::Nothing => Ok(()),
+    };
+    stored.with_context(|| format!("failed to write {}", path.display()))?;
     Ok(line)
 }
 

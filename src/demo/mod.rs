@@ -4,5 +4,7 @@
 pub mod generate;
 pub mod origin;
 
+mod blemish;
 mod microshard;
+mod row;
 mod text;

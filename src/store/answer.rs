@@ -7,7 +7,8 @@ use std::time::{Duration, Instant, SystemTime};
 use ureq::Timeout;
 use ureq::http::{HeaderMap, Response, header};
 
-use super::agent::{LookupFailed, Patience};
+use super::agent::Patience;
+use super::names::LookupFailed;
 use super::{Result, StoreError, Trouble};
 
 /// What can be done about a status that is not success.

@@ -7,6 +7,7 @@ mod answer;
 pub mod credentials;
 pub mod http;
 pub mod local;
+mod names;
 pub mod s3;
 pub mod settings;
 pub mod sources;

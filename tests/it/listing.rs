@@ -97,7 +97,10 @@ fn compressed_listings_are_read_and_cut_ones_refused() {
     let gz = gz.finish().expect("encodes");
     for (name, bytes) in [("m.csv.zst", &zst), ("m.csv.gz", &gz)] {
         assert_eq!(read_as(name, bytes, &[], &Selection::default()).expect("reads").len(), 5000);
-        refused(read_as(name, &bytes[..bytes.len() - 9], &[], &Selection::default()), &["failed to read", name]);
+        refused(
+            read_as(name, &bytes[..bytes.len() - 9], &[], &Selection::default()),
+            &["failed to read", name, "after line"],
+        );
     }
 }
 
@@ -149,6 +152,14 @@ fn every_bad_field_is_named_with_line_and_column() {
     }
     let records = read_as("m.csv", b"microshard_id,run_id,language,uri\n1,r,en,a\xFF\n", &[], &Selection::default());
     refused(records, &["m.csv, line 2, field 4: not UTF-8"]);
+}
+
+#[test]
+fn a_quote_that_is_never_closed_does_not_pull_the_listing_into_memory() {
+    let lines = format!("1,r,en,{},,,,\n", "a".repeat(100_000)).repeat(40);
+    let records = csv(&format!("{HEADER}\n1,r,en,a,,,,\n2,r,en,\"a,,,,\n{lines}"));
+    refused(records, &["m.csv after line 2", "a line is longer than 1 MiB; is a quote not closed?"]);
+    assert_eq!(ids(csv(&format!("{HEADER}\n{lines}"))).len(), 40);
 }
 
 #[test]

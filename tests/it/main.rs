@@ -2,10 +2,13 @@
 
 mod demo_generate;
 mod demo_origin;
+mod faults;
+mod formats;
 mod interrupt;
 mod listing;
 mod monitor;
 mod origin;
+mod plan;
 mod s3;
 mod store_conformance;
 mod store_credentials;

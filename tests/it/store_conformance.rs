@@ -66,7 +66,7 @@ pub(crate) fn get(store: &dyn ObjectStore, key: &str) -> Result<Vec<u8>> {
     store.get(key, &mut body, ANY).map(|()| body)
 }
 
-fn list(store: &dyn ObjectStore, prefix: &str) -> BTreeMap<String, u64> {
+pub(crate) fn list(store: &dyn ObjectStore, prefix: &str) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
     let listed = store.list(prefix, &mut |entry| {
         assert_eq!(found.insert(entry.key.clone(), entry.bytes), None, "{} came twice", entry.key);

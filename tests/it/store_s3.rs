@@ -9,7 +9,7 @@ use compact_local::store::{ObjectStore, Result, StoreError, StoreSettings, Troub
 
 use crate::origin::{Origin, Step, ok, status};
 use crate::s3;
-use crate::store_conformance::{Uploads, digest, get, put, trouble};
+use crate::store_conformance::{Uploads, digest, get, list, put, trouble};
 
 fn open(bucket: &str, settings: &StoreSettings) -> S3Store {
     S3Store::new(bucket, "out", settings, 2).unwrap()
@@ -295,8 +295,7 @@ fn a_listing_goes_on_to_its_last_page_whatever_its_namespace() {
             page("ListBucketResult", &["d"], ""),
         ],
     );
-    let mut keys = Vec::new();
-    store.list("", &mut |entry| Ok(keys.push(entry.key))).unwrap();
+    let keys: Vec<_> = list(&store, "").into_keys().collect();
     assert_eq!(keys, ["a", "b&c", "d"]);
     let second = &origin.requests()[1].target;
     assert!(second.contains("continuation-token=to%2Fken%2B&") && second.contains("prefix=out%2F"), "{second}");

@@ -1,0 +1,89 @@
+//! Files that are no queue, damaged, or of another version: one clear error each.
+
+use microshard_queue::{Error, Intake, Lock, LockKind, Queue};
+
+use crate::world::{World, assert_sound};
+
+#[test]
+fn a_missing_queue_is_told_with_the_command_that_makes_one() {
+    let world = World::new();
+    let error = Queue::open(&world.path).expect_err("there is none");
+    assert!(matches!(error, Error::Missing(_)), "{error:?}");
+    assert!(error.to_string().contains("compact-local snapshot"), "{error}");
+    assert!(!world.path.exists(), "looking made no file");
+}
+
+#[test]
+fn what_is_no_queue_is_refused_and_left_as_it_was() {
+    let world = World::new();
+    for bytes in [
+        b"hello, I am a text file that is longer than a header of SQLite, which has a hundred bytes........".to_vec(),
+        vec![],
+    ] {
+        std::fs::write(&world.path, &bytes).expect("writes");
+        let error = Queue::open(&world.path).expect_err("is none");
+        assert!(matches!(error, Error::Foreign(_)), "{error:?}");
+        assert!(Intake::begin(&world.path).is_err(), "nor can a snapshot be taken into it");
+        assert_eq!(std::fs::read(&world.path).expect("reads"), bytes, "untouched");
+    }
+    let other = world.directory.path().join("other.db");
+    let conn = rusqlite::Connection::open(&other).expect("opens");
+    conn.execute_batch("CREATE TABLE t(x)").expect("creates");
+    drop(conn);
+    assert!(matches!(Queue::open(&other), Err(Error::Foreign(_))), "another program's database");
+    assert!(matches!(Queue::open(world.directory.path()), Err(Error::Foreign(_))), "a directory");
+}
+
+#[test]
+fn a_newer_schema_is_refused() {
+    let world = World::with(4, 2);
+    let conn = rusqlite::Connection::open(&world.path).expect("opens");
+    conn.pragma_update(None, "user_version", 99).expect("updates");
+    drop(conn);
+    let error = Queue::open(&world.path).expect_err("is newer");
+    assert!(matches!(error, Error::Newer { found: 99, .. }), "{error:?}");
+}
+
+#[test]
+fn a_truncated_queue_is_an_error_and_never_a_shorter_queue() {
+    let world = World::with(5000, 10);
+    let bytes = std::fs::read(&world.path).expect("reads");
+    std::fs::write(&world.path, &bytes[..bytes.len() / 2]).expect("writes");
+    let wrong = match Queue::open(&world.path) {
+        Ok(queue) => match queue.check() {
+            Ok(wrong) => wrong.join("; "),
+            Err(error) => error.to_string(),
+        },
+        Err(error) => error.to_string(),
+    };
+    assert!(wrong.contains("malformed") || wrong.contains("damaged"), "{wrong:?}");
+}
+
+#[test]
+fn one_process_holds_a_lock_and_its_end_frees_it() {
+    let world = World::with(4, 2);
+    let held = Lock::try_acquire(&world.path, LockKind::Runner).expect("locks").expect("is free");
+    assert!(Lock::is_held(&world.path, LockKind::Runner).expect("looks"));
+    assert!(Lock::try_acquire(&world.path, LockKind::Runner).expect("tries").is_none());
+    assert!(Lock::try_acquire(&world.path, LockKind::Intake).expect("tries").is_some(), "another lock");
+    drop(held);
+    assert!(!Lock::is_held(&world.path, LockKind::Runner).expect("looks"));
+    assert!(Lock::try_acquire(&world.path, LockKind::Runner).expect("tries").is_some());
+}
+
+#[test]
+fn a_counter_that_lies_is_found() {
+    let world = World::with(20, 5);
+    let queue = world.queue();
+    assert_sound(&queue);
+    for lie in [
+        "UPDATE groups SET pending = pending + 1",
+        "UPDATE groups SET pending = pending - 1, m_pending = m_pending + 1",
+        "UPDATE groups SET m_pending = m_pending - 1, m_failed = 1",
+        "UPDATE groups SET m_failed = 0; UPDATE shards SET last = last + 1 WHERE shard = 1",
+    ] {
+        let conn = rusqlite::Connection::open(&world.path).expect("opens");
+        conn.execute_batch(lie).expect("lies");
+        assert_ne!(queue.check().expect("checks"), Vec::<String>::new(), "{lie}");
+    }
+}

@@ -1,0 +1,10 @@
+//! The queue's tests: one binary, a module per behaviour.
+
+mod claims;
+mod files;
+mod intake;
+mod plans;
+mod recovery;
+mod results;
+mod service;
+mod world;

@@ -1,0 +1,36 @@
+//! The query plans of every hot statement: a partial index, no scan, no sorting (I7). Checked on a fresh connection, as
+//! cached statements show old plans.
+
+use microshard_queue::STATEMENTS;
+
+use crate::world::World;
+
+#[test]
+fn no_hot_statement_scans_or_sorts() {
+    let world = World::with(1000, 10);
+    drop(world.queue());
+    let conn = rusqlite::Connection::open(&world.path).expect("opens");
+    for sql in STATEMENTS {
+        let mut explain = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("prepares");
+        let parameters = vec![1_i64; explain.parameter_count()];
+        let plan: Vec<String> = explain
+            .query_map(rusqlite::params_from_iter(parameters), |row| row.get(3))
+            .expect("explains")
+            .collect::<rusqlite::Result<_>>()
+            .expect("reads");
+        let plan = plan.join("; ");
+        assert!(!plan.contains("SCAN"), "{sql}\n{plan}");
+        assert!(!plan.contains("TEMP B-TREE"), "{sql}\n{plan}");
+    }
+}
+
+#[test]
+fn the_file_has_never_been_analyzed() {
+    let world = World::with(10, 2);
+    drop(world.queue());
+    let conn = rusqlite::Connection::open(&world.path).expect("opens");
+    let tables: i64 = conn
+        .query_row("SELECT count(*) FROM sqlite_schema WHERE name = 'sqlite_stat1'", [], |row| row.get(0))
+        .expect("reads");
+    assert_eq!(tables, 0, "one ANALYZE makes the planner prefer scans for the whole run");
+}

@@ -1,0 +1,109 @@
+//! Runners that die: their claims are pending at once, suspects are tried again, and deaths are bounded.
+
+use microshard_queue::{DEATHS_MAX, Lock, LockKind, RunnerState};
+
+use crate::world::{World, assert_sound, claim, claim_at, finish, ids, published};
+
+#[test]
+fn the_claims_of_a_dead_runner_are_pending_at_once_with_the_same_members() {
+    let world = World::with(4, 2);
+    let queue = world.queue();
+    queue.start_runner("first", "host", &[]).expect("starts");
+    let job = claim(&queue);
+    assert_eq!(queue.runner_state().expect("looks"), RunnerState::Dead, "claims left, lock free");
+    let recovery = queue.start_runner("second", "host", &[]).expect("starts");
+    assert_eq!(recovery.shards, 1);
+    let again = claim(&queue);
+    assert_eq!((again.lease.shard, ids(&again)), (job.lease.shard, ids(&job)));
+    assert!(again.lease.attempt > job.lease.attempt);
+    assert_sound(&queue);
+}
+
+#[test]
+fn a_microshard_that_the_process_dies_on_twice_fails_and_the_rest_goes_on() {
+    let world = World::with(4, 2);
+    let queue = world.queue();
+    let job = claim(&queue);
+    let suspect = job.members[0].seq;
+    assert_eq!(queue.start_runner("a", "h", &[suspect]).expect("starts").suspects, 1);
+    let job = claim(&queue);
+    assert_eq!((job.members.len(), job.members[0].tries), (2, 1), "tried once more");
+    queue.start_runner("b", "h", &[suspect]).expect("starts");
+    let job = claim(&queue);
+    assert_eq!(ids(&job), [2], "it has failed");
+    let mut failures = Vec::new();
+    queue
+        .for_each_failure(&mut |failure| {
+            failures.push((failure.microshard_id, failure.sentence));
+            Ok(())
+        })
+        .expect("reads");
+    assert_eq!(failures.len(), 1);
+    assert!(failures[0].0 == 1 && failures[0].1.contains("died"), "{failures:?}");
+    assert_sound(&queue);
+}
+
+#[test]
+fn a_slot_that_names_no_microshard_of_a_pending_shard_is_ignored() {
+    let world = World::with(4, 2);
+    let queue = world.queue();
+    let job = claim(&queue);
+    finish(&queue, &job.lease, published("a"));
+    let recovery = queue.start_runner("a", "h", &[job.members[0].seq, 999, -5]).expect("starts");
+    assert_eq!(recovery.suspects, 0);
+    assert_sound(&queue);
+}
+
+#[test]
+fn deaths_in_a_row_without_a_shard_published_stop_the_queue_with_a_sentence() {
+    let world = World::with(20, 2);
+    let queue = world.queue();
+    let mut deaths = 0;
+    let error = loop {
+        match queue.start_runner("x", "h", &[]) {
+            Ok(_) => drop(claim(&queue)),
+            Err(error) => break error,
+        }
+        deaths += 1;
+        assert!(deaths <= DEATHS_MAX);
+    };
+    assert!(error.to_string().contains("died"), "{error}");
+    queue.start_runner("y", "h", &[]).expect("somebody has looked: another try is allowed");
+    assert_sound(&queue);
+}
+
+#[test]
+fn a_shard_published_in_between_ends_the_row_of_deaths() {
+    let world = World::with(40, 2);
+    let queue = world.queue();
+    for _ in 0..2 * DEATHS_MAX {
+        queue.start_runner("x", "h", &[]).expect("starts");
+        let done = claim_at(&queue, 0).expect("pending");
+        finish(&queue, &done.lease, published(&done.name));
+        claim_at(&queue, 0);
+    }
+}
+
+#[test]
+fn the_state_of_the_runner_is_judged_by_lock_and_beat() {
+    let world = World::with(4, 2);
+    let queue = world.queue();
+    assert_eq!(queue.runner_state().expect("looks"), RunnerState::Idle);
+    let _lock = Lock::try_acquire(&world.path, LockKind::Runner).expect("locks").expect("is free");
+    queue.start_runner("x", "h", &[]).expect("starts");
+    assert_eq!(queue.runner_state().expect("looks"), RunnerState::Running);
+    let conn = rusqlite::Connection::open(&world.path).expect("opens");
+    conn.execute("UPDATE runner SET beat_at = beat_at - 16000", []).expect("writes");
+    assert_eq!(queue.runner_state().expect("looks"), RunnerState::Quiet);
+}
+
+#[test]
+fn uploads_are_on_record_until_they_end() {
+    let world = World::with(4, 2);
+    let conn = rusqlite::Connection::open(&world.path).expect("opens");
+    conn.execute("INSERT INTO uploads VALUES('k', 'id')", []).expect("writes");
+    let queue = world.queue();
+    assert_eq!(queue.uploads().expect("reads"), [("k".to_owned(), "id".to_owned())]);
+    queue.upload_ended("k", "id").expect("ends");
+    assert!(queue.uploads().expect("reads").is_empty());
+}

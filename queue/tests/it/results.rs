@@ -1,0 +1,114 @@
+//! What comes out: unsynced shards in chunks, failures, retry, release.
+
+use microshard_queue::{Failure, Finish, Outcome, RetrySelection};
+
+use crate::world::{Every, World, assert_sound, claim, claim_at, finish, ids, items, name, published};
+
+fn publish_all(world: &World) {
+    let queue = world.queue();
+    while let Some(job) = claim_at(&queue, 0) {
+        finish(&queue, &job.lease, published(&job.name));
+    }
+}
+
+#[test]
+fn unsynced_shards_come_in_chunks_and_once_marked_no_more() {
+    let world = World::with(10, 2);
+    publish_all(&world);
+    let queue = world.queue();
+    let snapshot = queue.snapshots().expect("reads")[0].snapshot;
+    let chunk = queue.unsynced_shards(snapshot, 0, 5).expect("reads");
+    assert_eq!(chunk.len(), 2, "at most 5 microshards");
+    assert_eq!(queue.unsynced_shards(snapshot, 0, 1).expect("reads").len(), 1, "at least one shard");
+    let member = &queue.consumed(&chunk[0]).expect("reads")[1];
+    assert_eq!((member.microshard_id, member.updated_at), (2, Some(4)));
+    queue.mark_synced(&[(chunk[0].shard, None), (chunk[1].shard, Some("taken".into()))], &[]).expect("marks");
+    assert_eq!(queue.unsynced_shards(snapshot, 0, 99).expect("reads").len(), 3);
+    assert_eq!(queue.status().expect("reads")[0].shards.synced, 1, "a refused one is not synced");
+    assert_sound(&queue);
+}
+
+fn fail_one(world: &World, outcome: Outcome) {
+    let queue = world.queue();
+    let job = claim(&queue);
+    let failure = Failure { seq: job.members[0].seq, sentence: "404".into(), tries: 1 };
+    let finish = Finish { outcome, failures: vec![failure], troubles: vec![] };
+    queue.transaction(|| queue.finish(&job.lease, &finish)).expect("finishes");
+}
+
+#[test]
+fn retry_puts_what_failed_into_a_new_shard_and_keeps_the_old_as_it_was() {
+    let world = World::with(4, 4);
+    fail_one(&world, published("a"));
+    let queue = world.queue();
+    let retried = queue.retry(&RetrySelection::default(), &name).expect("retries");
+    assert_eq!((retried.microshards, retried.shards), (1, 1));
+    let job = claim(&queue);
+    assert_eq!((job.name.as_str(), ids(&job)), ("run-en-000-00001", vec![1]));
+    let status = &queue.status().expect("reads")[0];
+    assert_eq!((status.microshards.total(), status.microshards.failed, status.microshards.consumed), (4, 0, 3));
+    finish(&queue, &job.lease, published("b"));
+    let mut states = Vec::new();
+    queue
+        .for_each_microshard(&mut |microshard| -> microshard_queue::Result<()> {
+            states.push((microshard.microshard_id, microshard.status.to_owned()));
+            Ok(())
+        })
+        .expect("reads");
+    states.sort();
+    assert_eq!(states, [1, 2, 3, 4].map(|id| (id, "consumed".to_owned())), "each once");
+    assert_sound(&queue);
+}
+
+#[test]
+fn retry_takes_what_is_selected_and_names_what_has_not_failed() {
+    let world = World::new();
+    let mut all = items("en", 1..=2);
+    all.extend(items("de", 3..=4));
+    world.snapshot("run", &all, Every(2, false)).expect("plans");
+    fail_one(&world, Outcome::Failed("all".into()));
+    fail_one(&world, Outcome::Failed("all".into()));
+    let queue = world.queue();
+    assert_eq!(queue.status().expect("reads").iter().map(|group| group.microshards.failed).sum::<u64>(), 4);
+    let unknown = RetrySelection { microshard_ids: vec![99], ..RetrySelection::default() };
+    assert!(queue.retry(&unknown, &name).expect_err("has not failed").to_string().contains("failures"));
+    let german = RetrySelection { languages: vec!["de".into()], ..RetrySelection::default() };
+    assert_eq!(queue.retry(&german, &name).expect("retries").microshards, 2);
+    let one = RetrySelection { microshard_ids: vec![2], ..RetrySelection::default() };
+    assert_eq!(queue.retry(&one, &name).expect("retries").microshards, 1);
+    let nothing_left = RetrySelection { languages: vec!["de".into()], ..RetrySelection::default() };
+    assert_eq!(queue.retry(&nothing_left, &name).expect("retries").microshards, 0);
+    assert_sound(&queue);
+}
+
+#[test]
+fn a_shard_held_for_its_failures_comes_back_whole() {
+    let world = World::with(4, 4);
+    fail_one(&world, Outcome::Held("1 failed".into()));
+    let queue = world.queue();
+    let status = &queue.status().expect("reads")[0];
+    assert_eq!((status.microshards.held, status.microshards.failed), (3, 1));
+    let snapshot = queue.snapshots().expect("reads")[0].snapshot;
+    assert!(queue.unsynced_failures(snapshot, 0, 9).expect("reads").is_empty(), "it may yet be built");
+    world.snapshot("run", &items("en", [9]), Every(4, true)).expect("plans");
+    assert_eq!(queue.status().expect("reads")[0].microshards.held, 4, "it is no remainder, and is not planned again");
+    assert_eq!(queue.retry(&RetrySelection::default(), &name).expect("retries").unheld, 1);
+    assert_eq!(ids(&claim(&queue)), [1, 2, 3, 4]);
+    assert_sound(&queue);
+}
+
+#[test]
+fn what_is_released_is_never_claimed_and_named_to_be_given_back() {
+    let world = World::with(6, 2);
+    let queue = world.queue();
+    let job = claim(&queue);
+    finish(&queue, &job.lease, published("a"));
+    let snapshot = queue.snapshots().expect("reads")[0].snapshot;
+    let mut released = Vec::new();
+    assert_eq!(queue.release_unworked(snapshot, &mut |id| released.push(id)).expect("releases"), 4);
+    assert_eq!(released, [3, 4, 5, 6]);
+    assert!(claim_at(&queue, i64::MAX / 2).is_none());
+    let status = &queue.status().expect("reads")[0];
+    assert_eq!((status.microshards.held, status.microshards.consumed), (4, 2));
+    assert_sound(&queue);
+}

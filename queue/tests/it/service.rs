@@ -1,0 +1,131 @@
+//! The writer: many lanes, one connection; claims wait in it, and everybody is told the truth.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crossbeam_channel::bounded;
+use microshard_queue::{Claimed, Client, Finish, Finished, Outcome, now_ms};
+
+use crate::world::{Every, World, assert_sound, items, published};
+
+/// Runs `lanes` threads of `work` against a served queue.
+fn serve(world: &World, lanes: usize, stop: &AtomicBool, work: impl Fn(&Client) + Sync) {
+    let queue = world.queue();
+    queue.start_runner("me", "host", &[]).expect("starts");
+    let (requests, inbox) = bounded(lanes);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(move || queue.serve("me", &inbox, stop));
+        for _ in 0..lanes {
+            let client = Client::new(requests.clone());
+            let work = &work;
+            scope.spawn(move || work(&client));
+        }
+        drop(requests);
+        writer.join().expect("no panic").expect("serves");
+    });
+}
+
+fn outcome(outcome: Outcome) -> Finish {
+    Finish { outcome, failures: vec![], troubles: vec![] }
+}
+
+#[test]
+fn sixty_four_lanes_claim_every_shard_once() {
+    let world = World::new();
+    let all: Vec<_> =
+        (0..8).flat_map(|language| items(&format!("l{language}"), language * 1000..language * 1000 + 500)).collect();
+    world.snapshot("run", &all, Every(5, false)).expect("plans");
+    let seen = Mutex::new(Vec::new());
+    serve(&world, 64, &AtomicBool::new(false), |client| {
+        while let Claimed::Job(job) = client.claim().expect("claims") {
+            seen.lock().expect("unpoisoned").extend(job.members.iter().map(|member| member.microshard_id));
+            assert_eq!(client.finish(job.lease, outcome(published(&job.name))).expect("finishes"), Finished::Accepted);
+        }
+    });
+    let seen = seen.into_inner().expect("unpoisoned");
+    assert_eq!(seen.len(), 4000);
+    assert_eq!(seen.iter().collect::<BTreeSet<_>>().len(), 4000, "none twice");
+    let queue = world.queue();
+    assert_eq!(queue.status().expect("reads").iter().map(|group| group.microshards.consumed).sum::<u64>(), 4000);
+    assert!(queue.runner().expect("reads").expect("was one").stopped_at_ms.is_some());
+    assert_sound(&queue);
+}
+
+#[test]
+fn a_claim_waits_for_a_deferred_shard_instead_of_hearing_that_nothing_is_left() {
+    let world = World::with(2, 2);
+    let rounds = Mutex::new(0);
+    serve(&world, 3, &AtomicBool::new(false), |client| {
+        while let Claimed::Job(job) = client.claim().expect("claims") {
+            let mut rounds = rounds.lock().expect("unpoisoned");
+            *rounds += 1;
+            let end = if *rounds == 1 {
+                Outcome::Deferred { until_ms: now_ms() + 50, why: "later".into(), progress: false }
+            } else {
+                published(&job.name)
+            };
+            drop(rounds);
+            client.finish(job.lease, outcome(end)).expect("finishes");
+        }
+    });
+    assert_eq!(*rounds.lock().expect("unpoisoned"), 2);
+    assert_eq!(world.queue().status().expect("reads")[0].shards.published, 1);
+}
+
+#[test]
+fn a_stopped_runner_claims_no_more_and_waiting_claims_are_told() {
+    let world = World::with(20, 2);
+    let stop = AtomicBool::new(false);
+    let claimed = Mutex::new(0);
+    serve(&world, 4, &stop, |client| {
+        loop {
+            match client.claim().expect("claims") {
+                Claimed::Job(job) => {
+                    *claimed.lock().expect("unpoisoned") += 1;
+                    stop.store(true, Ordering::SeqCst);
+                    client.finish(job.lease, outcome(Outcome::Released)).expect("finishes");
+                }
+                Claimed::Stopped => break,
+                Claimed::Drained => panic!("not drained, but stopped"),
+            }
+        }
+    });
+    assert!(*claimed.lock().expect("unpoisoned") <= 4);
+    let status = &world.queue().status().expect("reads")[0];
+    assert_eq!((status.shards.pending, status.shards.claimed), (10, 0));
+}
+
+#[test]
+fn a_run_added_while_the_runner_works_is_picked_up() {
+    let world = World::with(2, 2);
+    let added = AtomicBool::new(false);
+    let runs = Mutex::new(Vec::new());
+    serve(&world, 2, &AtomicBool::new(false), |client| {
+        while let Claimed::Job(job) = client.claim().expect("claims") {
+            if !added.swap(true, Ordering::SeqCst) {
+                world.snapshot("second", &items("fr", 1..=2), Every(2, false)).expect("plans");
+            }
+            runs.lock().expect("unpoisoned").push(job.run_id.clone());
+            client.finish(job.lease, outcome(published(&job.name))).expect("finishes");
+        }
+    });
+    let mut runs = runs.into_inner().expect("unpoisoned");
+    runs.sort();
+    assert_eq!(runs, ["run", "second"]);
+}
+
+#[test]
+fn another_runner_that_took_over_ends_the_service_with_a_sentence() {
+    let world = World::with(2, 2);
+    let queue = world.queue();
+    queue.start_runner("new", "host", &[]).expect("starts");
+    let (requests, inbox) = bounded(1);
+    let error = std::thread::scope(|scope| {
+        let writer = scope.spawn(move || queue.serve("old", &inbox, &AtomicBool::new(false)));
+        let asked = Client::new(requests).claim();
+        assert!(asked.is_err(), "nothing is handed out in another's name");
+        writer.join().expect("no panic").expect_err("ends")
+    });
+    assert!(error.to_string().contains("another runner"), "{error}");
+}

@@ -1,0 +1,107 @@
+//! A queue in a temporary directory, and short ways to fill it and to work on it.
+
+use std::path::PathBuf;
+
+use microshard_queue::{
+    Claimer, Cut, Finish, Finished, GroupTotals, Intake, Item, Job, Lease, NewSnapshot, Number, Outcome, Planned,
+    Planner, Queue, Receipt, Result, SizesPass,
+};
+
+/// Cuts every `0` microshards; the rest is held where `1` says so.
+#[derive(Debug, Clone, Copy)]
+pub struct Every(pub u64, pub bool);
+
+impl Planner for Every {
+    fn cut(&self, group: &GroupTotals, sizes: &mut SizesPass<'_>) -> Result<Vec<Cut>> {
+        let mut seen = 0;
+        sizes(&mut |_| seen += 1)?;
+        assert_eq!(seen, group.microshards, "a pass sees every microshard");
+        let full = group.microshards / self.0;
+        let rest = group.microshards % self.0;
+        let mut cuts = vec![Cut { microshards: self.0, held: false, closed_by: "microshards" }; full as usize];
+        if rest > 0 {
+            cuts.push(Cut { microshards: rest, held: self.1, closed_by: "end" });
+        }
+        Ok(cuts)
+    }
+}
+
+pub fn name(run: &str, language: &str, snapshot: u32, shard: u32) -> String {
+    format!("{run}-{language}-{snapshot:03}-{shard:05}")
+}
+
+pub struct World {
+    pub directory: tempfile::TempDir,
+    pub path: PathBuf,
+}
+
+impl World {
+    pub fn new() -> World {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("queue.db");
+        World { directory, path }
+    }
+
+    /// A queue with `microshards` of one language, `per_shard` to a shard.
+    pub fn with(microshards: i64, per_shard: u64) -> World {
+        let world = World::new();
+        world.snapshot("run", &items("en", 1..=microshards), Every(per_shard, false)).expect("a snapshot");
+        world
+    }
+
+    pub fn snapshot(&self, run: &str, items: &[Item], every: Every) -> Result<Planned> {
+        let mut intake = Intake::begin(&self.path)?;
+        for item in items {
+            intake.add(item)?;
+        }
+        let snapshot = NewSnapshot { run_id: run.to_owned(), number: Number::From(0), claim: "{}".to_owned() };
+        intake.plan(&snapshot, &every, &name)
+    }
+
+    pub fn queue(&self) -> Queue {
+        Queue::open(&self.path).expect("opens")
+    }
+}
+
+pub fn item(language: &str, id: i64) -> Item {
+    Item {
+        microshard_id: Some(id),
+        language: language.to_owned(),
+        uri: format!("http://127.0.0.1/{language}/{id}.jsonl.zst"),
+        rows: Some(10),
+        bytes: Some(100),
+        sha256: Some([id as u8; 32]),
+        created_at: Some(id),
+        updated_at: Some(id * 2),
+    }
+}
+
+pub fn items(language: &str, ids: impl IntoIterator<Item = i64>) -> Vec<Item> {
+    ids.into_iter().map(|id| item(language, id)).collect()
+}
+
+pub fn claim_at(queue: &Queue, now_ms: i64) -> Option<Job> {
+    queue.transaction(|| queue.claim(Claimer { owner: "me", now_ms, lease_ms: 1000 })).expect("claims")
+}
+
+pub fn claim(queue: &Queue) -> Job {
+    claim_at(queue, 0).expect("something is pending")
+}
+
+pub fn finish(queue: &Queue, lease: &Lease, outcome: Outcome) -> Finished {
+    let finish = Finish { outcome, failures: Vec::new(), troubles: Vec::new() };
+    queue.transaction(|| queue.finish(lease, &finish)).expect("finishes")
+}
+
+pub fn published(key: &str) -> Outcome {
+    Outcome::Published(Receipt { key: key.to_owned(), rows: 10, bytes_in: 100, bytes_out: 50, sha256: [7; 32] })
+}
+
+pub fn ids(job: &Job) -> Vec<i64> {
+    job.members.iter().map(|member| member.microshard_id).collect()
+}
+
+/// The books agree with the rows (I1).
+pub fn assert_sound(queue: &Queue) {
+    assert_eq!(queue.check().expect("checks"), Vec::<String>::new());
+}
