@@ -10,6 +10,7 @@ use postgres::Config;
 use postgres::config::SslMode;
 
 use super::passfile::{self, Lookup};
+use super::service;
 use super::settings::{self, Settings};
 
 /// Reads an environment variable; a parameter, so that tests need not change the process's own.
@@ -100,7 +101,9 @@ impl fmt::Display for Conninfo {
 pub(super) fn is_conninfo(text: &str) -> bool {
     settings::is_url(text)
         || settings::parse(text).is_ok_and(|settings| {
-            !settings.is_empty() && settings.keys().all(|key| VARIABLES.iter().any(|(_, known)| known == key))
+            let known =
+                |key: &String| PASSED_ON.contains(&key.as_str()) || VARIABLES.iter().any(|(_, ours)| ours == key);
+            !settings.is_empty() && settings.keys().all(known)
         })
 }
 
@@ -130,7 +133,7 @@ fn with_environment(mut settings: Settings, env: Env<'_>) -> Result<Settings> {
         env(variable).filter(|value| !value.is_empty())
     };
     if let Some(service) = settings.remove("service").or_else(|| from_env("service")) {
-        for (key, value) in read_service(&service, env)? {
+        for (key, value) in service::read(&service_file(env)?, &service)? {
             settings.entry(key).or_insert(value);
         }
     }
@@ -144,26 +147,9 @@ fn with_environment(mut settings: Settings, env: Env<'_>) -> Result<Settings> {
     Ok(settings)
 }
 
-/// One section of `~/.pg_service.conf` or PGSERVICEFILE.
-fn read_service(service: &str, env: Env<'_>) -> Result<Settings> {
+fn service_file(env: Env<'_>) -> Result<PathBuf> {
     let path = env("PGSERVICEFILE").map(PathBuf::from).or_else(|| in_home(env, ".pg_service.conf"));
-    let path = path.context("a service is named, but neither PGSERVICEFILE nor HOME says where the service file is")?;
-    let text = std::fs::read_to_string(&path)
-        .with_context(|| format!("failed to read the service file {} for service `{service}`", path.display()))?;
-    let header = format!("[{service}]");
-    let mut lines = text.lines().map(str::trim).skip_while(|line| *line != header);
-    ensure!(lines.next().is_some(), "the service file {} has no section {header}", path.display());
-    let mut settings = Settings::new();
-    for line in lines.take_while(|line| !line.starts_with('[')) {
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let (key, value) = line
-            .split_once('=')
-            .with_context(|| format!("section {header} of {} holds a line without `=`", path.display()))?;
-        settings.insert(key.trim().to_owned(), value.trim().to_owned());
-    }
-    Ok(settings)
+    path.context("a service is named, but neither PGSERVICEFILE nor HOME says where the service file is")
 }
 
 fn fill_defaults(settings: &mut Settings, env: Env<'_>) -> Result<()> {
@@ -271,4 +257,66 @@ fn address(hosts: &str, ports: &str) -> String {
 
 fn in_home(env: Env<'_>, file: &str) -> Option<PathBuf> {
     env("HOME").filter(|home| !home.is_empty()).map(|home| Path::new(&home).join(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Resolves as with these variables, and no others.
+    fn resolve(typed: Option<&str>, variables: &[(&str, &str)]) -> Result<Conninfo> {
+        let env = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+        Conninfo::resolve(typed, &env)
+    }
+
+    fn shown(typed: Option<&str>, variables: &[(&str, &str)]) -> String {
+        resolve(typed, variables).unwrap().to_string()
+    }
+
+    #[test]
+    fn what_is_typed_goes_before_database_url_and_that_before_the_variables() {
+        let variables = [("DATABASE_URL", "postgres://b@b/b"), ("PGHOST", "c"), ("PGPORT", "7"), ("PGUSER", "c")];
+        assert_eq!(shown(Some("postgres://a/a"), &variables), "postgres://c@a:7/a");
+        assert_eq!(shown(None, &variables), "postgres://b@b:7/b");
+        assert_eq!(shown(None, &variables[1..]), "postgres://c@c:7/c");
+        assert_eq!(shown(Some("host=a,b port=1,2 dbname=d user=u"), &[]), "postgres://u@a:1,b:2/d");
+        assert_eq!(shown(Some("postgres://[::1]/d"), &[("USER", "me")]), "postgres://me@[::1]:5432/d");
+    }
+
+    #[test]
+    fn nothing_named_is_an_error_that_says_what_to_name() {
+        let error = resolve(None, &[("USER", "me")]).err().unwrap().to_string();
+        assert!(error.contains("--manifest") && error.contains("DATABASE_URL"), "{error}");
+    }
+
+    #[test]
+    fn a_service_stands_between_what_is_typed_and_the_variables() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, "# ours\n[other]\nhost=x\n[prod]\nhost = s\nport=9\n\n[more]\ndbname=no\n").unwrap();
+        let variables = [("PGSERVICEFILE", file.path().to_str().unwrap()), ("PGPORT", "7"), ("PGUSER", "u")];
+        assert_eq!(shown(Some("service=prod dbname=d"), &variables), "postgres://u@s:9/d");
+        let error = format!("{:#}", resolve(Some("service=absent"), &variables).err().unwrap());
+        assert!(error.contains("no section [absent]"), "{error}");
+    }
+
+    #[test]
+    fn a_setting_that_is_not_known_is_named_and_its_value_is_not() {
+        let error = format!("{:#}", resolve(Some("postgres://u@h/d?pasword=hunter2"), &[]).err().unwrap());
+        assert!(error.contains("`pasword`") && !error.contains("hunter2"), "{error}");
+        let error = format!("{:?}", resolve(Some("postgres://u:hunter2@h/d?connect_timeout=soon"), &[]).err().unwrap());
+        assert!(error.contains("connect_timeout") && !error.contains("hunter2"), "{error}");
+    }
+
+    #[test]
+    fn a_unix_socket_has_no_tls_and_require_with_a_root_means_verify_ca() {
+        let mode = |typed: &str| {
+            let conninfo = resolve(Some(typed), &[]).unwrap();
+            (conninfo.config.get_ssl_mode(), conninfo.trust)
+        };
+        assert_eq!(mode("host=/run/x user=u sslmode=require").0, SslMode::Disable);
+        assert_eq!(mode("postgres://u@h/d"), (SslMode::Prefer, Trust::Anyone));
+        assert_eq!(mode("postgres://u@h/d?sslmode=require"), (SslMode::Require, Trust::Anyone));
+        assert_eq!(mode("postgres://u@h/d?sslmode=require&sslrootcert=x"), (SslMode::Require, Trust::Chain));
+        assert_eq!(mode("postgres://u@h/d?sslmode=verify-full"), (SslMode::Require, Trust::ChainAndName));
+    }
 }

@@ -16,6 +16,7 @@ pub mod postgres;
 mod predicate;
 mod read;
 mod release;
+mod service;
 mod settings;
 mod stage;
 mod sync;
