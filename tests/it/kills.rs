@@ -1,0 +1,115 @@
+//! SIGKILL at any moment: what the next run makes is, key by key and byte by byte, what an undisturbed run makes (I3, I4),
+//! and nothing is left behind (I6). The moments are random; a failure names their seed.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::microshards::{generated, served};
+use crate::s3;
+use crate::world::{World, digest};
+
+/// What one runner came to.
+enum End {
+    Killed,
+    Finished,
+    /// A bound on deaths was reached, as it should after so many: it is not what is tested here.
+    BoundReached,
+}
+
+/// Runs `command` and kills it after `delay`, if it is still at work then.
+fn run_and_kill(world: &World, command: &str, delay: Duration, why: &str) -> End {
+    let mut running = world.start(command);
+    // A random moment is the point here.
+    std::thread::sleep(delay);
+    if running.is_at_work() {
+        running.signal(Signal::KILL);
+    }
+    let ran = running.wait();
+    match ran.code {
+        -9 => End::Killed,
+        0 => End::Finished,
+        1 if ran.stderr.contains("runs in a row died without publishing a shard") => End::BoundReached,
+        3 if world.ok("failures --queue queue.db").lines().all(|line| line.contains("the process died while decoding")) => {
+            End::BoundReached
+        }
+        _ => panic!("{why}: a run ended with {}: {}{}", ran.code, ran.stdout, ran.stderr),
+    }
+}
+
+/// Kills `kills` runners in all; whenever one is finished, calls `check` and begins anew. `snapshot` and `run` are
+/// command lines in which `{}` stands for the number of the round; `queue.db` is removed before each.
+fn kill(world: &World, kills: u32, snapshot: &str, run: &str, mut check: impl FnMut(&str, &str)) {
+    let seed = std::env::var("KILL_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
+    let why = format!("KILL_SEED={seed}");
+    println!("{why}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let begin = |round: u32| {
+        for file in ["queue.db", "queue.db-wal", "queue.db-shm", "queue.db.slots"] {
+            let _ = std::fs::remove_file(world.path(file)); // the first time there is none
+        }
+        world.ok(snapshot);
+        run.replace("{}", &round.to_string())
+    };
+    let started = Instant::now();
+    world.run(&begin(0)).ends(0);
+    let undisturbed = started.elapsed();
+    check("0", &why);
+
+    let mut killed = 0;
+    for round in 1.. {
+        let command = begin(round);
+        loop {
+            if killed == kills {
+                world.ok(&command);
+                return check(&round.to_string(), &why);
+            }
+            match run_and_kill(world, &command, undisturbed.mul_f64(random.f64()), &why) {
+                End::Killed => killed += 1,
+                End::Finished => break check(&round.to_string(), &why),
+                End::BoundReached => break,
+            }
+        }
+    }
+}
+
+#[test]
+fn twenty_kills_leave_the_bytes_of_an_undisturbed_run() {
+    let served = served(1_000, 0);
+    let world = World::new();
+    let snapshot = format!(
+        "snapshot --manifest {} --source {} --shard-rows 1500 --queue queue.db",
+        served.generated.manifest.display(),
+        served.nginx.url
+    );
+    kill(&world, 20, &snapshot, "run --queue queue.db --output out{}", |round, why| {
+        assert_eq!(world.digest(&format!("out{round}")), world.digest("out0"), "{why}, round {round}");
+        world.ok("sync-back --queue queue.db");
+        let shards = world.json("status --queue queue.db --json")["shards"].clone();
+        assert_eq!((&shards["published"], &shards["synced"]), (&shards["total"], &shards["total"]), "{why}: {shards}");
+        std::fs::remove_file(world.path(&format!("out{round}/microshards.csv"))).unwrap();
+    });
+}
+
+#[test]
+fn kills_during_uploads_in_parts_leave_neither_parts_nor_other_bytes() {
+    let server = s3::server();
+    let bucket = server.root.path().join(server.bucket("data"));
+    // One language makes a shard of two parts, the others are put in one request.
+    let input = generated(&bucket, 2_000, 0);
+    let world = World::with(server.environment());
+    let snapshot = format!(
+        "snapshot --manifest {} --source s3://data --shard-rows 1000000 --queue queue.db",
+        input.manifest.display()
+    );
+    let run = "run --queue queue.db --output s3://data/out{} --s3-part-size 5MiB";
+    let objects = |round: &str| {
+        let mut objects = digest(&bucket.join(format!("out{round}")));
+        objects.retain(|name, _| !name.contains(".bucket-"));
+        objects
+    };
+    kill(&world, 10, &snapshot, run, |round, why| {
+        assert_eq!(objects(round), objects("0"), "{why}, round {round}");
+        assert_eq!(server.unfinished(), 0, "{why}, round {round}: {:?}", crate::world::files(server.root.path()));
+    });
+}
