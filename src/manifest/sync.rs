@@ -61,12 +61,15 @@ impl Writer<'_, '_> {
         let mut refused = self.touched()?;
         let shards = self.chunk.shards.len();
         let accepted = |refused: &BTreeMap<usize, String>, group: &usize| !refused.contains_key(group);
+        // Without rows there is no object: its microshards are consumed, and the table of shards never hears of it.
+        let has_object = |group: &usize| self.chunk.shards[*group].rows > 0;
 
         // A shard that consumed microshards before must be in the table: only a new one is inserted.
-        let new =
-            (0..shards).filter(|group| accepted(&refused, group) && tallies[*group].already == 0).collect::<Vec<_>>();
+        let new = (0..shards)
+            .filter(|group| accepted(&refused, group) && has_object(group) && tallies[*group].already == 0)
+            .collect::<Vec<_>>();
         let inserted = self.insert_shards(&new, has_created_by)?;
-        let known = (0..shards).filter(|group| accepted(&refused, group)).collect::<Vec<_>>();
+        let known = (0..shards).filter(|group| accepted(&refused, group) && has_object(group)).collect::<Vec<_>>();
         refused.extend(self.differing_shards(&known)?);
 
         let to_write = |groups: std::ops::Range<usize>| {
