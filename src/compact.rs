@@ -50,8 +50,8 @@ pub fn run(config: &Config, monitor: &dyn Monitor, interrupt: &Interrupt) -> Res
     let Some(_lock) = Lock::try_acquire(&config.queue, LockKind::Runner)? else {
         return Ok(Ended::Busy(who_is_at_work(&queue)?));
     };
-    config.output.bind(&queue)?;
     let store = store::open(&config.output.location, &config.store, &queue.queue_id()?)?;
+    config.output.bind(&queue, store.as_ref())?;
     let started = Instant::now();
     let slots = Slots::open(&with_suffix(&config.queue, ".slots"))?;
     let owner = start(&queue, store.as_ref(), &slots, monitor)?;
@@ -66,7 +66,6 @@ pub fn run(config: &Config, monitor: &dyn Monitor, interrupt: &Interrupt) -> Res
 
 /// Takes over what a dead runner left: claims, suspects, uploads in parts, temporary files.
 fn start(queue: &Queue, store: &dyn ObjectStore, slots: &Slots, monitor: &dyn Monitor) -> Result<String> {
-    store.check_writable()?;
     let owner = format!("{:016x}", fastrand::u64(..));
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     queue.start_runner(&owner, &host, &slots.suspects())?;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli;
 use crate::patience::Patience;
-use crate::store::{Location, StoreSettings};
+use crate::store::{Location, ObjectStore, StoreSettings};
 
 /// Where the queue keeps the options of its first run.
 const OUTPUT_KEY: &str = "output";
@@ -91,11 +91,15 @@ impl Config {
 }
 
 impl Output {
-    /// Binds the queue to these options, or finds that it is bound to others.
-    pub fn bind(&self, queue: &Queue) -> Result<()> {
+    /// Binds the queue to these options, or finds that it is bound to others. A queue is never bound to an output that
+    /// cannot be written: a slip of the first run would make it useless.
+    pub fn bind(&self, queue: &Queue, store: &dyn ObjectStore) -> Result<()> {
         match Output::of(queue)? {
-            None => queue.set_meta(OUTPUT_KEY, &serde_json::to_string(self)?).map_err(Into::into),
-            Some(bound) if bound == *self => Ok(()),
+            None => {
+                store.check_writable()?;
+                queue.set_meta(OUTPUT_KEY, &serde_json::to_string(self)?).map_err(Into::into)
+            }
+            Some(bound) if bound == *self => store.check_writable().map_err(Into::into),
             Some(bound) => bail!(
                 "the queue was started with {}, not {}: a queue's shards all have the same options, so repeat the first \
                  ones, or snapshot into a new queue",
