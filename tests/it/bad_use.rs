@@ -142,7 +142,7 @@ fn a_uri_that_cannot_be_read_names_its_microshard() {
     let database = database();
     let world = postgres_world(&database);
     let mut client = database.client();
-    for (uri, word) in [("gopher://host/a", "gopher"), ("../../etc/passwd", ".."), ("", "empty")] {
+    for (uri, word) in [("gopher://host/a", "gopher"), ("../../etc/passwd", ".."), ("", "it has no uri")] {
         client.execute("UPDATE final_export_microshards SET uri = $1 WHERE microshard_id = 100007", &[&uri]).unwrap();
         fails(&world, "snapshot --source input --queue queue.db", &["microshard 100007", word]);
     }
@@ -176,7 +176,11 @@ fn other_output_options_than_the_first_are_refused_with_both() {
     world.ok("run --queue queue.db --output out --level 5");
     fails(&world, "run --queue queue.db --output out", &["--level 5", "--level 3"]);
     fails(&world, "run --queue queue.db --output elsewhere --level 5", &["/out", "/elsewhere"]);
-    fails(&world, "run --queue queue.db --output out --level 5 --on-failure hold", &["--on-failure skip", "--on-failure hold"]);
+    fails(
+        &world,
+        "run --queue queue.db --output out --level 5 --on-failure hold",
+        &["--on-failure skip", "--on-failure hold"],
+    );
     assert!(!world.path("elsewhere").exists());
     world.ok("run --queue queue.db --output ./out --level 5");
 }
@@ -209,7 +213,8 @@ fn numbers_out_of_range_are_a_matter_of_usage() {
 fn an_output_that_nobody_reads_ends_a_command_quietly() {
     let world = world();
     world.ok("run --queue queue.db --output out");
-    for arguments in ["status --queue queue.db", "plan --queue queue.db", "failures --json --queue queue.db", "--help"] {
+    for arguments in ["status --queue queue.db", "plan --queue queue.db", "failures --json --queue queue.db", "--help"]
+    {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let child = world.command(arguments).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
