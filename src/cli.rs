@@ -242,9 +242,24 @@ pub struct Run {
     /// What a shard does when some of its microshards failed.
     #[arg(long, value_enum, default_value = "skip")]
     pub on_failure: OnFailure,
+    /// Work on this run only; the others in the queue wait.
+    #[arg(long, value_name = "RUN_ID")]
+    pub only: Option<String>,
+    /// Give a run N turns for each turn of another: `--weight urgent=4`. Repeatable; kept in the queue.
+    #[arg(long, value_name = "RUN_ID=N", value_parser = weight)]
+    pub weight: Vec<(String, u32)>,
     /// How objects are reached.
     #[command(flatten)]
     pub store: StoreArgs,
+}
+
+/// Parses `RUN_ID=N`.
+fn weight(text: &str) -> Result<(String, u32), String> {
+    let parsed = text.rsplit_once('=').and_then(|(run_id, weight)| Some((run_id, weight.parse().ok()?)));
+    match parsed {
+        Some((run_id, weight @ 1..=1000)) if !run_id.is_empty() => Ok((run_id.to_owned(), weight)),
+        _ => Err("write RUN_ID=N, N from 1 to 1000".to_owned()),
+    }
 }
 
 /// Arguments of `sync-back` and `release`.

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use crossbeam_channel::bounded;
 use microshard_queue::{Client, GroupStatus, Lock, LockKind, Queue, with_suffix};
 
 use crate::budget::Budget;
-use crate::config::{Config, Output};
+use crate::config::Config;
 use crate::fetch::{self, Fetch};
 use crate::index;
 use crate::interrupt::Interrupt;
@@ -50,18 +50,40 @@ pub fn run(config: &Config, monitor: &dyn Monitor, interrupt: &Interrupt) -> Res
     let Some(_lock) = Lock::try_acquire(&config.queue, LockKind::Runner)? else {
         return Ok(Ended::Busy(who_is_at_work(&queue)?));
     };
-    let store = store::open(&config.output.location, &config.store, &queue.queue_id()?)?;
-    config.output.bind(&queue, store.as_ref())?;
     let started = Instant::now();
+    let store = store::open(&config.output.location, &config.store, &queue.queue_id()?)?;
+    config.output.bind(&queue)?;
+    store.check_writable()?;
     let slots = Slots::open(&with_suffix(&config.queue, ".slots"))?;
     let owner = start(&queue, store.as_ref(), &slots, monitor)?;
-    let job_bytes = config.job_bytes(&queue)?;
     let stop = Stop::default();
-    work(config, queue, &owner, store.as_ref(), &slots, job_bytes, &stop, monitor, interrupt)?;
-    let queue = Queue::open(&config.queue)?;
-    let ended = finish(&queue, store.as_ref(), &config.output, interrupt)?;
+    let shared = Shared { config, store: store.as_ref(), slots: &slots, stop: &stop, monitor, interrupt };
+    for (run_id, weight) in &config.weights {
+        queue.set_weight(run_id, *weight)?;
+    }
+    let only = config.only.as_deref();
+    let mut total = total(&queue, only)?;
+    // A snapshot may add shards in the very moment the last lane ends.
+    while total.shards.pending > 0 && !interrupt.requested() {
+        work(&shared, Queue::open(&config.queue)?, &owner)?;
+        total = self::total(&queue, only)?;
+    }
+    if total.shards.pending == 0 {
+        // The head (I4): the index comes last, when every shard is confirmed.
+        index::write(&queue, store.as_ref(), &config.output)?;
+    }
     monitor.event(&Event::Finished { elapsed: started.elapsed() });
-    Ok(ended)
+    Ok(if total.shards.pending == 0 { Ended::Done(total) } else { Ended::Interrupted(total) })
+}
+
+/// What everything in a run shares.
+struct Shared<'a> {
+    config: &'a Config,
+    store: &'a dyn ObjectStore,
+    slots: &'a Slots,
+    stop: &'a Stop,
+    monitor: &'a dyn Monitor,
+    interrupt: &'a Interrupt,
 }
 
 /// Takes over what a dead runner left: claims, suspects, uploads in parts, temporary files.
@@ -90,18 +112,10 @@ fn language_totals(group: &GroupStatus) -> LanguageTotals {
 }
 
 /// Makes every thread and channel, and joins them. The first error of a lane wins, unless the queue itself failed.
-#[expect(clippy::too_many_arguments, reason = "the one place where everything a run is made of comes together")]
-fn work(
-    config: &Config,
-    queue: Queue,
-    owner: &str,
-    store: &dyn ObjectStore,
-    slots: &Slots,
-    job_bytes: u64,
-    stop: &Stop,
-    monitor: &dyn Monitor,
-    interrupt: &Interrupt,
-) -> Result<()> {
+fn work(shared: &Shared<'_>, queue: Queue, owner: &str) -> Result<()> {
+    let Shared { config, store, slots, stop, monitor, interrupt } = *shared;
+    let job_bytes = config.job_bytes(&queue)?;
+    let only = config.only.as_deref().map(|run_id| queue.run_named(run_id)).transpose()?;
     let lanes = config.lanes(job_bytes);
     let budget = Budget::new(config.memory);
     let park = Park::default();
@@ -119,7 +133,7 @@ fn work(
     thread::scope(|scope| {
         let writer = scope.spawn(|| {
             let _stop = StopOnPanic(stop);
-            let served = queue.serve(owner, &queue_requests, stop.flag());
+            let served = queue.serve(owner, only, &queue_requests, stop.flag());
             drop(queue_requests);
             served.inspect_err(|_| stop.set())
         });
@@ -189,23 +203,16 @@ fn join<T>(thread: ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// The head (I4): the index comes last, when every shard is confirmed.
-fn finish(queue: &Queue, store: &dyn ObjectStore, output: &Output, interrupt: &Interrupt) -> Result<Ended> {
+/// The counters over all languages, of all runs or of one.
+fn total(queue: &Queue, only: Option<&str>) -> Result<GroupStatus> {
     let mut total = GroupStatus::default();
-    queue.status()?.iter().for_each(|group| total.add(group));
-    if total.shards.pending + total.shards.claimed > 0 {
-        if !interrupt.requested() {
-            bail!("{} shards are still pending although all lanes have ended: run again", total.shards.pending);
-        }
-        return Ok(Ended::Interrupted(total));
-    }
-    index::write(queue, store, output)?;
-    Ok(Ended::Done(total))
+    let groups = queue.status()?;
+    groups.iter().filter(|group| only.is_none_or(|only| group.run_id == only)).for_each(|group| total.add(group));
+    Ok(total)
 }
 
 fn who_is_at_work(queue: &Queue) -> Result<String> {
-    let mut total = GroupStatus::default();
-    queue.status()?.iter().for_each(|group| total.add(group));
+    let total = total(queue, None)?;
     let Some(runner) = queue.runner()? else { return Ok("another runner has just started on this queue".to_owned()) };
     let since = Duration::from_millis((microshard_queue::now_ms() - runner.started_at_ms).max(0) as u64);
     Ok(format!(

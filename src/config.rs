@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli;
 use crate::patience::Patience;
-use crate::store::{Location, ObjectStore, StoreSettings};
+use crate::store::{Location, StoreSettings};
 
 /// Where the queue keeps the options of its first run.
 const OUTPUT_KEY: &str = "output";
@@ -30,6 +30,10 @@ pub struct Config {
     pub memory: u64,
     /// What shards are like and where they go.
     pub output: Output,
+    /// Work on this run only.
+    pub only: Option<String>,
+    /// Turns of a run for each turn of another.
+    pub weights: Vec<(String, u32)>,
     /// How objects are reached.
     pub store: StoreSettings,
     /// How long is waited for what.
@@ -71,6 +75,8 @@ impl Config {
                 max_microshard_bytes: args.max_microshard_bytes,
                 hold_on_failure: args.on_failure == cli::OnFailure::Hold,
             },
+            only: args.only.clone(),
+            weights: args.weight.clone(),
             store: StoreSettings::from_args(&args.store)?,
             patience: Patience::default(),
         })
@@ -91,21 +97,18 @@ impl Config {
 }
 
 impl Output {
-    /// Binds the queue to these options, or finds that it is bound to others. A queue is never bound to an output that
-    /// cannot be written: a slip of the first run would make it useless.
-    pub fn bind(&self, queue: &Queue, store: &dyn ObjectStore) -> Result<()> {
+    /// Binds the queue to these options, or finds that shards with others have been published.
+    pub fn bind(&self, queue: &Queue) -> Result<()> {
+        let published = queue.status()?.iter().any(|group| group.shards.published > 0);
         match Output::of(queue)? {
-            None => {
-                store.check_writable()?;
-                queue.set_meta(OUTPUT_KEY, &serde_json::to_string(self)?).map_err(Into::into)
-            }
-            Some(bound) if bound == *self => store.check_writable().map_err(Into::into),
-            Some(bound) => bail!(
+            Some(bound) if bound == *self => Ok(()),
+            Some(bound) if published => bail!(
                 "the queue was started with {}, not {}: a queue's shards all have the same options, so repeat the first \
                  ones, or snapshot into a new queue",
                 bound.differing(self),
                 self.differing(&bound)
             ),
+            _ => queue.set_meta(OUTPUT_KEY, &serde_json::to_string(self)?).map_err(Into::into),
         }
     }
 

@@ -45,6 +45,11 @@ impl Bodies {
         self.0.insert(seq, body);
     }
 
+    /// Throws a member's body away.
+    pub fn remove(&mut self, seq: i64) {
+        self.0.remove(&seq);
+    }
+
     /// Bytes held.
     pub fn bytes(&self) -> u64 {
         self.0.values().map(|body| body.len() as u64).sum()

@@ -76,7 +76,7 @@ pub fn write(queue: &Queue, store: &dyn ObjectStore, output: &Output) -> Result<
     let queue_id = queue.queue_id()?;
     let before =
         read(store).context("the dataset index that is there cannot be read; move it away to have it made anew")?;
-    let mut shards: Vec<Shard> = before.map(|index| index.shards).unwrap_or_default();
+    let mut shards: Vec<Shard> = before.as_ref().map(|index| index.shards.clone()).unwrap_or_default();
     shards.retain(|shard| shard.queue != queue_id);
     queue.for_each_shard(&mut |shard| -> Result<()> {
         if let Some(receipt) = shard.receipt.filter(|receipt| receipt.rows > 0) {
@@ -96,6 +96,9 @@ pub fn write(queue: &Queue, store: &dyn ObjectStore, output: &Output) -> Result<
     shards.sort_by(|one, other| one.uri.cmp(&other.uri));
     let options = Options { format: crate::format::JsonlWriter::EXTENSION.to_owned(), level: output.level };
     let index = Index { version: VERSION, options, totals: Totals::of(&shards), shards };
+    if before.as_ref() == Some(&index) {
+        return Ok(());
+    }
     let mut text = serde_json::to_vec_pretty(&index)?;
     text.push(b'\n');
     store.replace(KEY, &text).map_err(Into::into)

@@ -54,6 +54,13 @@ struct Work<'a> {
     failures: Vec<Failure>,
 }
 
+/// How the building of a shard went.
+enum Build {
+    Done(Built, Digest),
+    /// A doubtful microshard could not be asked for anew just now.
+    Later(Outcome),
+}
+
 /// Works one job. `bodies` may hold what an earlier attempt fetched, and keeps what this one did.
 pub fn run(job: &Job, bodies: &mut Bodies, tools: &Tools<'_>) -> Result<Finish, RunError> {
     let mut work = Work { job, bodies, failures: Vec::new() };
@@ -67,7 +74,10 @@ pub fn run(job: &Job, bodies: &mut Bodies, tools: &Tools<'_>) -> Result<Finish, 
     }
     let key = naming::shard_key(&job.language, &job.name, JsonlWriter::EXTENSION);
     let spool = tools.store.spool(&key).map_err(output_trouble)?;
-    let (built, digest) = work.build(&spool, &key, tools)?;
+    let (built, digest) = match work.build(&spool, &key, tools)? {
+        Build::Done(built, digest) => (built, digest),
+        Build::Later(outcome) => return Ok(work.end(outcome)),
+    };
     tools.fetch.monitor.event(&Event::RowsBuilt { rows: built.rows });
     if let Some(outcome) = work.without_object(&built, tools.output.hold_on_failure) {
         return Ok(work.end(outcome));
@@ -81,7 +91,7 @@ pub fn run(job: &Job, bodies: &mut Bodies, tools: &Tools<'_>) -> Result<Finish, 
 
 impl Work<'_> {
     /// Encodes all members that are good. A bad one is fetched once more before it fails.
-    fn build(&mut self, spool: &Spool, key: &str, tools: &Tools<'_>) -> Result<(Built, Digest), RunError> {
+    fn build(&mut self, spool: &Spool, key: &str, tools: &Tools<'_>) -> Result<Build, RunError> {
         let spool_trouble =
             |error| output_trouble(StoreError::local("write", format!("{}/{key}", tools.store.base()), error));
         let limits = Limits { bytes_max: tools.output.max_microshard_bytes };
@@ -96,7 +106,9 @@ impl Work<'_> {
                 Err(Pause::Spool(error)) => return Err(spool_trouble(error)),
                 Err(Pause::Bad(index, _)) if fetched_again != Some(index) => {
                     fetched_again = Some(index);
-                    self.fetch_again(index, tools)?;
+                    if let Some(outcome) = self.fetch_again(index, tools)? {
+                        return Ok(Build::Later(outcome));
+                    }
                 }
                 Err(Pause::Bad(index, bad)) => {
                     self.fail(index, bad.sentence);
@@ -105,18 +117,25 @@ impl Work<'_> {
             }
             self.job.lease.pulse.beat();
         }
-        tools.builders.install(|| shard.finish(spool)).map_err(spool_trouble)
+        let (built, digest) = tools.builders.install(|| shard.finish(spool)).map_err(spool_trouble)?;
+        Ok(Build::Done(built, digest))
     }
 
-    /// A glitch of the network must not look like a bad object: what came is thrown away and asked for anew.
-    fn fetch_again(&mut self, index: usize, tools: &Tools<'_>) -> Result<(), RunError> {
-        match tools.fetch.fetch_again(&self.job.members[index]) {
-            Ok(body) => self.bodies.set(self.job.members[index].seq, body),
-            // What was downloaded before is judged as it is.
-            Err(error) if error.trouble != Trouble::Misconfigured => {}
-            Err(error) => return Err(input_trouble(error)),
+    /// A glitch of the network must not look like a bad object: what came is thrown away and asked for anew. Where that
+    /// does not work now, the job is deferred.
+    fn fetch_again(&mut self, index: usize, tools: &Tools<'_>) -> Result<Option<Outcome>, RunError> {
+        let member = &self.job.members[index];
+        match tools.fetch.fetch_again(member) {
+            Ok(body) => self.bodies.set(member.seq, body),
+            Err(error) if is_passing(&error) => {
+                self.bodies.remove(member.seq);
+                return Ok(Some(deferred(self.job, &error, tools)));
+            }
+            Err(error) if error.trouble == Trouble::Misconfigured => return Err(input_trouble(error)),
+            // It is gone meanwhile: what was downloaded before is judged as it is.
+            Err(_) => {}
         }
-        Ok(())
+        Ok(None)
     }
 
     fn fail(&mut self, index: usize, sentence: String) {
@@ -165,13 +184,17 @@ fn publish(
     match tools.store.put(key, spool, digest, &Uploads(tools.queue)) {
         Ok(()) => Ok(Outcome::Published(receipt)),
         Err(error) if is_passing(&error) && job.deferrals < tools.fetch.patience.tries_max => {
-            let asked = if let Trouble::Throttled(Some(asked)) = error.trouble { asked } else { Duration::ZERO };
-            let wait = tools.fetch.patience.deferral(job.deferrals).max(asked);
-            let until_ms = now_ms() + wait.as_millis() as i64;
-            Ok(Outcome::Deferred { until_ms, why: error.to_string(), progress: false })
+            Ok(deferred(job, &error, tools))
         }
         Err(error) => Err(output_trouble(error)),
     }
+}
+
+/// The job is taken up again later: because of its output, or of a single object.
+fn deferred(job: &Job, error: &StoreError, tools: &Tools<'_>) -> Outcome {
+    let asked = if let Trouble::Throttled(Some(asked)) = error.trouble { asked } else { Duration::ZERO };
+    let wait = tools.fetch.patience.deferral(job.deferrals).max(asked);
+    Outcome::Deferred { until_ms: now_ms() + wait.as_millis() as i64, why: error.to_string(), progress: false }
 }
 
 fn is_passing(error: &StoreError) -> bool {

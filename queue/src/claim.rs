@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rusqlite::{OptionalExtension, Row, params};
+use rusqlite::{OptionalExtension, Row, ToSql, params};
 
-use crate::error::{Named, Result};
+use crate::error::{Error, Named, Result};
 use crate::file::Queue;
 
 /// Leases of one shard that may end without an outcome; then it fails.
@@ -86,14 +86,16 @@ pub struct Claimer<'a> {
     pub now_ms: i64,
     /// How long the lease holds, in milliseconds.
     pub lease_ms: i64,
+    /// Only shards of this run (`Queue::run_named`).
+    pub only: Option<i64>,
 }
 
 const PROMOTE: &str = "UPDATE shards SET state = 0, not_before = NULL WHERE shard IN
    (SELECT shard FROM shards INDEXED BY shards_waiting WHERE state = 1 AND not_before <= ?1 LIMIT 64)";
 
 /// A handful of rows a run: the counters, never the shards.
-const CHOOSE: &str = "SELECT g.grp FROM groups g JOIN runs r ON r.run = g.run WHERE g.pending > 0
-   ORDER BY r.turn, g.work_left DESC, g.grp LIMIT 1";
+const CHOOSE: &str = "SELECT g.grp FROM groups g JOIN runs r ON r.run = g.run
+   WHERE g.pending > 0 AND (?1 IS NULL OR g.run = ?1) ORDER BY r.turn, g.work_left DESC, g.grp LIMIT 1";
 
 const CLAIM_PENDING: &str = "UPDATE shards SET state = 2, owner = ?2, attempt = attempt + 1, lease_expires_at = ?3
    WHERE shard = (SELECT shard FROM shards INDEXED BY shards_pending WHERE state = 0 AND grp = ?1 ORDER BY shard LIMIT 1)
@@ -102,7 +104,9 @@ const CLAIM_PENDING: &str = "UPDATE shards SET state = 2, owner = ?2, attempt = 
 const CLAIM_EXPIRED: &str =
     "UPDATE shards SET owner = ?2, attempt = attempt + 1, lost = lost + 1, lease_expires_at = ?3
    WHERE shard = (SELECT shard FROM shards INDEXED BY shards_claimed
-                  WHERE state = 2 AND lease_expires_at <= ?1 ORDER BY lease_expires_at LIMIT 1)
+                  WHERE state = 2 AND lease_expires_at <= ?1
+                    AND (?4 IS NULL OR EXISTS (SELECT 1 FROM groups g WHERE g.grp = shards.grp AND g.run = ?4))
+                  ORDER BY lease_expires_at LIMIT 1)
    RETURNING shard, grp, name, first, last, attempt, deferrals";
 
 const MEMBERS: &str = "SELECT m.seq, m.microshard_id, m.uri, m.rows, m.bytes, m.sha256, t.tries, t.since
@@ -148,10 +152,10 @@ impl Queue {
         let group: Option<i64> = self
             .conn
             .prepare_cached(CHOOSE)
-            .and_then(|mut select| select.query_row([], |row| row.get(0)).optional())
+            .and_then(|mut select| select.query_row([claimer.only], |row| row.get(0)).optional())
             .named("claim in", &self.path)?;
         let Some(group) = group else { return Ok(None) };
-        let claimed = self.claim_with(CLAIM_PENDING, group, claimer)?;
+        let claimed = self.claim_with(CLAIM_PENDING, params![group, claimer.owner, claimer.expires_ms()])?;
         if let Some(claimed) = &claimed {
             self.conn
                 .prepare_cached(
@@ -167,7 +171,8 @@ impl Queue {
     /// Phase 2. A shard whose leases keep getting lost fails here instead of being claimed for ever.
     fn claim_expired(&self, claimer: Claimer<'_>) -> Result<Option<Claimed>> {
         loop {
-            let claimed = self.claim_with(CLAIM_EXPIRED, claimer.now_ms, claimer)?;
+            let values = params![claimer.now_ms, claimer.owner, claimer.expires_ms(), claimer.only];
+            let claimed = self.claim_with(CLAIM_EXPIRED, values)?;
             match claimed {
                 Some(claimed) if self.fail_if_lost_too_often(claimed.shard)? => {}
                 other => return Ok(other),
@@ -175,12 +180,11 @@ impl Queue {
         }
     }
 
-    fn claim_with(&self, sql: &'static str, key: i64, claimer: Claimer<'_>) -> Result<Option<Claimed>> {
-        let expires = claimer.now_ms + claimer.lease_ms;
+    fn claim_with(&self, sql: &'static str, values: &[&dyn ToSql]) -> Result<Option<Claimed>> {
         let mut update = self.conn.prepare_cached(sql).named("claim in", &self.path)?;
         // Read to its end: a cursor that is left open keeps the write lock.
         let claimed = update
-            .query_map(params![key, claimer.owner, expires], claimed)
+            .query_map(values, claimed)
             .and_then(|rows| rows.collect::<rusqlite::Result<Vec<_>>>())
             .named("claim in", &self.path)?;
         Ok(claimed.into_iter().next())
@@ -211,16 +215,49 @@ impl Queue {
     }
 
     /// When something can be claimed again, Unix milliseconds: the earliest of deferred shards and leases; `None` where
-    /// nothing is live.
-    pub fn next_claim_at(&self) -> Result<Option<i64>> {
+    /// nothing is live. With `only`, of one run.
+    pub fn next_claim_at(&self, only: Option<i64>) -> Result<Option<i64>> {
         self.conn
             .prepare_cached(
                 "SELECT min(at) FROM (
                    SELECT min(not_before) AS at FROM shards INDEXED BY shards_waiting WHERE state = 1
-                   UNION ALL SELECT min(lease_expires_at) FROM shards INDEXED BY shards_claimed WHERE state = 2)",
+                     AND (?1 IS NULL OR grp IN (SELECT grp FROM groups WHERE run = ?1))
+                   UNION ALL SELECT min(lease_expires_at) FROM shards INDEXED BY shards_claimed WHERE state = 2
+                     AND (?1 IS NULL OR grp IN (SELECT grp FROM groups WHERE run = ?1)))",
             )
-            .and_then(|mut select| select.query_row([], |row| row.get(0)))
+            .and_then(|mut select| select.query_row([only], |row| row.get(0)))
             .named("read", &self.path)
+    }
+
+    /// A run's row, for `Claimer::only`.
+    ///
+    /// # Errors
+    /// Where there is no such run; names those there are.
+    pub fn run_named(&self, run_id: &str) -> Result<i64> {
+        let run = self
+            .conn
+            .query_row("SELECT run FROM runs WHERE run_id = ?1", [run_id], |row| row.get(0))
+            .optional()
+            .named("read", &self.path)?;
+        let Some(run) = run else {
+            let runs: std::collections::BTreeSet<_> = self.status()?.into_iter().map(|group| group.run_id).collect();
+            let runs: Vec<_> = runs.into_iter().collect();
+            return Err(Error::Input(format!("the queue has no run {run_id:?}; it has {}", runs.join(", "))));
+        };
+        Ok(run)
+    }
+
+    /// Gives a run `weight` turns for each turn of a run of weight 1.
+    pub fn set_weight(&self, run_id: &str, weight: u32) -> Result<()> {
+        let run = self.run_named(run_id)?;
+        self.execute("UPDATE runs SET weight = ?2 WHERE run = ?1", params![run, weight])?;
+        Ok(())
+    }
+}
+
+impl Claimer<'_> {
+    fn expires_ms(&self) -> i64 {
+        self.now_ms + self.lease_ms
     }
 }
 

@@ -94,9 +94,10 @@ impl Queue {
         self.drop_unplanned()?;
         self.transaction(|| {
             self.mark(&chosen)?;
+            let left = self.leave_released()?;
             let mut retried = Retried { unheld: self.unhold()?, ..Retried::default() };
             self.add_retries(name, &mut retried)?;
-            retried.microshards = chosen.len() as u64;
+            retried.microshards = chosen.len() as u64 - left;
             Ok(retried)
         })
     }
@@ -109,6 +110,16 @@ impl Queue {
             self.execute("INSERT INTO chosen VALUES(?1)", params![seq])?;
         }
         Ok(())
+    }
+
+    /// What was held when its snapshot was released belongs to others now; returns how many stay failed.
+    fn leave_released(&self) -> Result<u64> {
+        let left = self.execute(
+            "DELETE FROM chosen WHERE seq IN (SELECT e.seq FROM exceptions e JOIN shards s ON s.shard = e.shard
+               JOIN snapshots n ON n.snapshot = s.snapshot WHERE s.state = 5 AND n.released_at IS NOT NULL)",
+            params![],
+        )?;
+        Ok(left as u64)
     }
 
     /// A shard held for its failures is built whole, once all of them are tried again.

@@ -3,8 +3,13 @@
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::error::{Named, Result};
+
+/// How often, and how far apart, a lock is tried before it counts as held.
+const LOOKS: u32 = 5;
+const LOOK: Duration = Duration::from_millis(10);
 
 /// What is locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,11 +34,15 @@ impl Lock {
     pub fn try_acquire(queue: &Path, kind: LockKind) -> Result<Option<Lock>> {
         let path = side_file(queue, kind);
         let file = File::options().create(true).truncate(false).write(true).open(&path).named("open", &path)?;
-        match file.try_lock() {
-            Ok(()) => Ok(Some(Lock { _file: file })),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => Err(error).named("lock", &path),
+        // `is_held` has it for a moment when it looks: somebody's `status` must not look like a runner.
+        for _ in 0..LOOKS {
+            match file.try_lock() {
+                Ok(()) => return Ok(Some(Lock { _file: file })),
+                Err(TryLockError::WouldBlock) => std::thread::sleep(LOOK),
+                Err(TryLockError::Error(error)) => return Err(error).named("lock", &path),
+            }
         }
+        Ok(None)
     }
 
     /// Whether another process has it. Looks only, and makes no file.

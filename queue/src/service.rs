@@ -110,6 +110,7 @@ struct Live {
 struct Writer<'a> {
     queue: Queue,
     owner: &'a str,
+    only: Option<i64>,
     stop: &'a AtomicBool,
     waiting: Vec<Sender<Result<Answer>>>,
     live: HashMap<(i64, i64), Live>,
@@ -118,15 +119,17 @@ struct Writer<'a> {
 }
 
 impl Queue {
-    /// Serves requests until all clients are gone, or SQLite fails. `stop` makes every claim answer `Stopped`.
+    /// Serves requests until all clients are gone, or SQLite fails. `stop` makes every claim answer `Stopped`; `only`
+    /// keeps claims to one run.
     ///
     /// # Errors
     /// The first failure of SQLite; every waiting request has been told.
-    pub fn serve(self, owner: &str, requests: &Receiver<Request>, stop: &AtomicBool) -> Result<()> {
+    pub fn serve(self, owner: &str, only: Option<i64>, requests: &Receiver<Request>, stop: &AtomicBool) -> Result<()> {
         let now = Instant::now();
         let mut writer = Writer {
             queue: self,
             owner,
+            only,
             stop,
             waiting: Vec::new(),
             live: HashMap::new(),
@@ -203,7 +206,8 @@ impl Writer<'_> {
             return Ok(());
         }
         while let Some(reply) = self.waiting.pop() {
-            let claimer = Claimer { owner: self.owner, now_ms: now_ms(), lease_ms: LEASE.as_millis() as i64 };
+            let lease_ms = LEASE.as_millis() as i64;
+            let claimer = Claimer { owner: self.owner, now_ms: now_ms(), lease_ms, only: self.only };
             let Some(job) = self.queue.claim(claimer)? else {
                 self.waiting.push(reply);
                 break;
@@ -212,7 +216,7 @@ impl Writer<'_> {
             self.live.insert((lease.shard, lease.attempt), Live { pulse: lease.pulse.clone(), seen: 0 });
             answers.push((reply, Answer::Claimed(Claimed::Job(Box::new(job)))));
         }
-        if !self.waiting.is_empty() && self.queue.next_claim_at()?.is_none() {
+        if !self.waiting.is_empty() && self.queue.next_claim_at(self.only)?.is_none() {
             answers.extend(self.waiting.drain(..).map(|reply| (reply, Answer::Claimed(Claimed::Drained))));
         }
         Ok(())

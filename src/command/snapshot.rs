@@ -72,7 +72,7 @@ fn take_postgres(path: &Path, args: &cli::Intake, hold: &Hold) -> Result<Planned
     let base = base(args)?;
     let mut intake = Intake::begin(path)?;
     let mut postgres = Postgres::connect(args.manifest.manifest.as_deref(), names)?;
-    let selection = selection(args);
+    let selection = Selection { earlier: earlier_claims(path)?, ..selection(args) };
     let claim = postgres.claim(&selection, hold.mode, hold.slices, hold.lease)?;
     let planned = postgres
         .read(&claim, &selection, &mut |record| Ok(intake.add(&item(&record, base.as_ref())?)?))
@@ -122,7 +122,21 @@ fn claim_mode(typed: cli::ClaimMode) -> ClaimMode {
 }
 
 fn selection(args: &cli::Intake) -> Selection {
-    Selection { run_id: args.run_id.clone(), languages: args.language.clone(), limit: args.limit }
+    Selection { run_id: args.run_id.clone(), languages: args.language.clone(), limit: args.limit, earlier: Vec::new() }
+}
+
+/// Who claimed for this queue before.
+fn earlier_claims(path: &Path) -> Result<Vec<String>> {
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    let mut earlier = Vec::new();
+    for snapshot in Queue::open(path)?.snapshots()? {
+        if let Held::Postgres { claim, .. } = Held::parse(&snapshot.claim)? {
+            earlier.push(claim.claimed_by);
+        }
+    }
+    Ok(earlier)
 }
 
 fn base(args: &cli::Intake) -> Result<Option<Location>> {

@@ -154,7 +154,7 @@ fn write_results(queue: &Queue, settings: &StoreSettings, report: &mut Report) -
         bail!("nothing has been built yet: `compact-local run` comes before `sync-back`");
     };
     let store = store::open(&output.location, settings, &queue.queue_id()?)?;
-    let mut results = ResultsWriter::create(Vec::new())?;
+    let mut results = ResultsWriter::create(tempfile::tempfile().context("failed to make a temporary file")?)?;
     let mut failed = 0;
     queue.for_each_microshard(&mut |microshard| -> Result<()> {
         match microshard.status {
@@ -166,7 +166,9 @@ fn write_results(queue: &Queue, settings: &StoreSettings, report: &mut Report) -
             _ => Ok(()),
         }
     })?;
-    store.replace(KEY, &results.finish()?)?;
+    // SAFETY: the file has no name, so nobody else can open it; it is not written to any more.
+    let mapped = unsafe { memmap2::Mmap::map(&results.finish()?) }.context("failed to map microshards.csv")?;
+    store.replace(KEY, &mapped)?;
     let mut marks = Vec::new();
     queue.for_each_shard(&mut |shard| -> Result<()> {
         if shard.receipt.is_some() && !shard.synced {

@@ -30,13 +30,12 @@ pub(super) fn run(args: &cli::Verify, out: &mut dyn Write) -> Result<Exit> {
     let sources = args.source.then(|| Sources::new(settings, threads));
     let verifier = Verifier { store: store.as_ref(), sources: sources.as_ref(), output: &output };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().context("failed to start threads")?;
-    // Members are read first, in this thread: the queue's connection stays where it is.
-    let work = shards
-        .iter()
-        .map(|shard| Ok((shard, if args.source { queue.members_of(shard)? } else { Vec::new() })))
-        .collect::<Result<Vec<_>>>()?;
-    let verified: Vec<Verified> =
-        pool.install(|| work.par_iter().map(|(shard, members)| verifier.verify(shard, members)).collect());
+    // Each thread reads members with a connection of its own.
+    let path = queue.path();
+    let open = || args.source.then(|| Queue::open(path)).transpose();
+    let verified: Vec<Verified> = pool.install(|| {
+        shards.par_iter().map_init(open, |queue, shard| verify_one(&verifier, queue, shard)).collect::<Result<_>>()
+    })?;
     let (mut rows, mut bytes) = (0, 0);
     for shard in verified {
         rows += shard.rows;
@@ -53,6 +52,19 @@ pub(super) fn run(args: &cli::Verify, out: &mut dyn Write) -> Result<Exit> {
         bail!("the dataset does not verify: {} faults, the first: {}", wrong.len(), wrong[0]);
     }
     Ok(Exit::Done)
+}
+
+fn verify_one(
+    verifier: &Verifier<'_>,
+    queue: &mut microshard_queue::Result<Option<Queue>>,
+    shard: &PlannedShard,
+) -> Result<Verified> {
+    let members = match queue {
+        Ok(Some(queue)) => queue.members_of(shard)?,
+        Ok(None) => Vec::new(),
+        Err(error) => bail!("{error}"),
+    };
+    Ok(verifier.verify(shard, &members))
 }
 
 fn published(queue: &Queue) -> Result<Vec<PlannedShard>> {

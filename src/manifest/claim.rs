@@ -165,7 +165,8 @@ fn claim_rows(
             break;
         }
         let limit = left.map(|left| format!("LIMIT {left}")).unwrap_or_default();
-        // MATERIALIZED: without it the planner may run the SELECT more than once, and each run locks other rows.
+        // A CTE with locks runs once. As `id IN (SELECT .. LIMIT .. FOR UPDATE)` it may run once for every row outside,
+        // and each run locks other rows.
         let sql = format!(
             "WITH free AS MATERIALIZED (SELECT {id} AS free_id FROM {table} AS t WHERE {wanted} AND {phase} \
              ORDER BY {id} {limit} FOR UPDATE SKIP LOCKED) UPDATE {table} AS t SET {set} FROM free WHERE {id} = free.free_id"
@@ -196,12 +197,13 @@ fn claim_slices(
         "INSERT INTO {table} (run_id, slice) SELECT $1, generate_series(0, {SLICES} - 1) ON CONFLICT DO NOTHING"
     );
     transaction.execute_typed(&sql, &[(&run_id, Type::TEXT)])?;
-    // Free ones first, then expired ones, the oldest first.
+    // Free ones first, then those this queue has already, then expired ones, the oldest first.
     let sql = format!(
-        "SELECT slice FROM {table} WHERE run_id = $1 AND (claimed_by IS NULL OR lease_expires_at <= now()) \
-         ORDER BY claimed_by IS NOT NULL, lease_expires_at, slice FOR UPDATE"
+        "SELECT slice FROM {table} WHERE run_id = $1 \
+         AND (claimed_by IS NULL OR claimed_by = ANY ($2) OR lease_expires_at <= now()) \
+         ORDER BY claimed_by IS NOT NULL, claimed_by = ANY ($2) DESC, lease_expires_at, slice FOR UPDATE"
     );
-    let rows = transaction.query_typed(&sql, &[(&run_id, Type::TEXT)])?;
+    let rows = transaction.query_typed(&sql, &[(&run_id, Type::TEXT), (&selection.earlier, Type::TEXT_ARRAY)])?;
     let mut chosen = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i16>, _>>()?;
     if chosen.is_empty() {
         bail!("{}", all_leased(transaction, &table, run_id)?);

@@ -292,7 +292,8 @@ mod tests {
     #[test]
     fn a_service_stands_between_what_is_typed_and_the_variables() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(&file, "# ours\n[other]\nhost=x\n[prod]\nhost = s\nport=9\n\n[more]\ndbname=no\n").unwrap();
+        std::fs::write(&file, "# ours\n[other]\nhost=x\n[prod]\nhost = s\nport=9\ndbname=no\n\n[more]\nhost=no\n")
+            .unwrap();
         let variables = [("PGSERVICEFILE", file.path().to_str().unwrap()), ("PGPORT", "7"), ("PGUSER", "u")];
         assert_eq!(shown(Some("service=prod dbname=d"), &variables), "postgres://u@s:9/d");
         let error = format!("{:#}", resolve(Some("service=absent"), &variables).err().unwrap());

@@ -60,6 +60,8 @@ pub struct Selection {
     pub languages: Vec<String>,
     /// At most this many.
     pub limit: Option<u64>,
+    /// `claimed_by` of earlier claims for the same queue: what they lease may be leased again.
+    pub earlier: Vec<String>,
 }
 
 /// How a snapshot holds its microshards in the manifest; kept in the queue, given back to `sync-back` and `release`.

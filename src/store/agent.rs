@@ -25,13 +25,13 @@ pub struct Patience {
     pub connect: Duration,
     /// For the next byte of an answer.
     pub read: Duration,
-    /// For the server to take the next bytes of an upload.
+    /// For the server to take the next bytes of an upload, and to answer it.
     pub write: Duration,
 }
 
 impl Default for Patience {
     fn default() -> Patience {
-        let (connect, read, write) = (Duration::from_secs(10), Duration::from_secs(20), Duration::from_secs(60));
+        let (connect, read, write) = (Duration::from_secs(10), Duration::from_secs(20), Duration::from_secs(120));
         Patience { connect, read, write }
     }
 }

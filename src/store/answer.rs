@@ -139,7 +139,7 @@ pub(super) fn copy_body<W: io::Write>(
         return Err(too_large());
     }
     let reader = response.body_mut().with_config().limit(u64::MAX).reader();
-    let reader = Hasty { reader, until: Instant::now() + patience.whole(bytes_max) };
+    let reader = Hasty { reader, until: Instant::now() + patience.whole(announced.unwrap_or(bytes_max)) };
     // The library wraps its own errors in io errors; unwrapped, a timeout can be told from a reset.
     let copied = io::copy(&mut reader.take(bytes_max.saturating_add(1)), into);
     let bytes = copied.map_err(|error| transport_error(operation, object.to_owned(), error.into()))?;

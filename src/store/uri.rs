@@ -172,7 +172,10 @@ fn absolute(scheme: &str, rest: &str) -> std::result::Result<ObjectUri, String> 
         "file" => rooted(&file_path(rest)?),
         "http" | "https" => {
             let (origin, path) = split_authority(scheme, rest)?;
-            Ok(ObjectUri { origin: Origin::Http(origin), key: http_key(path.trim_start_matches('/'), LEGAL_IN_PATH)? })
+            Ok(ObjectUri {
+                origin: Origin::Http(origin),
+                key: http_key(path.strip_prefix('/').unwrap_or(path), LEGAL_IN_PATH)?,
+            })
         }
         "s3" => {
             let (bucket, key) = split_bucket(rest)?;

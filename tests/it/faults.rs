@@ -100,6 +100,8 @@ impl World {
                 max_microshard_bytes: 1 << 20,
                 hold_on_failure: self.hold_on_failure,
             },
+            only: None,
+            weights: Vec::new(),
             store: StoreSettings::from_args(&store).expect("settings"),
             patience: self.patience.clone(),
         };

@@ -220,7 +220,7 @@ fn languages_and_a_limit_select() {
     let selection = |languages: &[&str], limit| Selection {
         languages: languages.iter().map(|language| language.to_string()).collect(),
         limit: Some(limit),
-        run_id: None,
+        ..Selection::default()
     };
     assert_eq!(ids(read_as("m.csv", text.as_bytes(), &[], &selection(&[], 4))), [0, 1, 2, 3]);
     assert_eq!(ids(read_as("m.csv", text.as_bytes(), &[], &selection(&["de", "bn"], 3))), [1, 2, 4]);

@@ -23,6 +23,7 @@ mod nginx;
 mod origin;
 mod plan;
 mod postgres;
+mod readme;
 mod s3;
 mod store_conformance;
 mod store_credentials;

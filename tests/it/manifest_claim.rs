@@ -11,7 +11,7 @@ use crate::postgres::{Database, database, fill};
 const LEASE: Duration = Duration::from_secs(3600);
 
 fn of_run(limit: Option<u64>) -> Selection {
-    Selection { run_id: Some("r".to_owned()), languages: Vec::new(), limit }
+    Selection { run_id: Some("r".to_owned()), limit, ..Selection::default() }
 }
 
 fn read(manifest: &mut Postgres, claim: &Claim, selection: &Selection) -> Vec<Record> {
@@ -65,6 +65,21 @@ fn two_machines_get_disjoint_slices_that_make_the_whole_run() {
 }
 
 #[test]
+fn a_queue_that_leases_slices_already_may_lease_them_again_after_the_free_ones() {
+    let database = database();
+    let mut manifest = database.filled(10);
+    let first = manifest.claim(&of_run(None), ClaimMode::Slices, Some(40), LEASE).unwrap();
+    let again = Selection { earlier: vec![first.claimed_by.clone()], ..of_run(None) };
+    let second = manifest.claim(&again, ClaimMode::Slices, Some(24), LEASE).unwrap();
+    assert!(second.slices.iter().all(|slice| !first.slices.contains(slice)), "free ones first");
+    let third = manifest.claim(&again, ClaimMode::Slices, None, LEASE).unwrap();
+    assert_eq!(third.slices, first.slices);
+    assert_eq!(manifest.release_slices(&first).unwrap(), 0, "they are the third claim's now");
+    let error = format!("{:#}", manifest.claim(&again, ClaimMode::Slices, None, LEASE).unwrap_err());
+    assert!(error.contains("every slice of run `r` is leased"), "{error}");
+}
+
+#[test]
 fn expired_slices_are_taken_only_when_free_ones_do_not_suffice() {
     let database = database();
     let mut manifest = database.filled(10);
@@ -91,13 +106,17 @@ fn a_limit_leases_no_more_slices_than_it_needs_and_reads_no_more_rows() {
 #[test]
 fn rows_are_never_claimed_beyond_the_limit_even_under_a_nested_loop() {
     let database = database();
-    let mut manifest = database.filled(500);
-    drop(manifest);
-    let plan = "ALTER DATABASE {} SET enable_hashjoin = off; ALTER DATABASE {} SET enable_mergejoin = off; \
-                ALTER DATABASE {} SET enable_material = off; ALTER DATABASE {} SET enable_indexscan = off; \
-                ALTER DATABASE {} SET enable_bitmapscan = off";
-    database.client().batch_execute(&plan.replace("{}", &database.name)).unwrap();
-    manifest = database.manifest();
+    database.filled(10);
+    let mut client = database.client();
+    // The planner's way into a nested loop that runs an inner SELECT .. FOR UPDATE once for every row outside: with it
+    // `WHERE id IN (SELECT .. LIMIT 3 FOR UPDATE SKIP LOCKED)` claims all ten.
+    for way in ["hashjoin", "mergejoin", "material", "hashagg", "sort"] {
+        client.batch_execute(&format!("ALTER DATABASE {} SET enable_{way} = off", database.name)).unwrap();
+    }
+    client.batch_execute("DELETE FROM final_export_microshards WHERE microshard_id > 1").unwrap();
+    client.batch_execute("VACUUM ANALYZE final_export_microshards").unwrap();
+    fill(&mut client, "r", 2..=10);
+    let mut manifest = database.manifest();
     let claim = manifest.claim(&of_run(Some(3)), ClaimMode::Rows, None, LEASE).unwrap();
     assert_eq!(ids(&read(&mut manifest, &claim, &of_run(Some(3)))), [1, 2, 3].into());
     let sql = "SELECT count(*) FROM final_export_microshards WHERE status = 'claimed'";
@@ -122,6 +141,18 @@ fn concurrent_claimers_of_rows_get_disjoint_ones_and_what_they_asked_for() {
     assert!(claimed.iter().all(|ids| ids.len() == 400));
     let all: BTreeSet<i64> = claimed.iter().flatten().copied().collect();
     assert_eq!(all.len(), 1600);
+}
+
+#[test]
+fn a_row_that_somebody_else_has_locked_is_passed_over_not_waited_for() {
+    let database = database();
+    let mut manifest = database.filled(5);
+    let mut client = database.client();
+    let mut lock = client.transaction().unwrap();
+    lock.execute("SELECT FROM final_export_microshards WHERE microshard_id = 1 FOR UPDATE", &[]).unwrap();
+    let claim = manifest.claim(&of_run(Some(2)), ClaimMode::Rows, None, LEASE).unwrap();
+    assert_eq!(ids(&read(&mut manifest, &claim, &of_run(None))), [2, 3].into());
+    lock.rollback().unwrap();
 }
 
 #[test]
@@ -196,7 +227,12 @@ fn languages_and_foreign_names_are_followed() {
     let names = Names::from_args("Parts", "Out", &columns).unwrap();
     let mut manifest = Postgres::connect(Some(&database.url), names).unwrap();
     manifest.init().unwrap();
-    let selection = Selection { run_id: Some("only".to_owned()), languages: vec!["it's".to_owned()], limit: Some(8) };
+    let selection = Selection {
+        run_id: Some("only".to_owned()),
+        languages: vec!["it's".to_owned()],
+        limit: Some(8),
+        ..Selection::default()
+    };
     for mode in [ClaimMode::None, ClaimMode::Slices, ClaimMode::Rows] {
         let claim = manifest.claim(&selection, mode, None, LEASE).unwrap();
         let records = read(&mut manifest, &claim, &selection);

@@ -137,7 +137,7 @@ fn settings_that_cannot_work_are_kept_in_the_tally() {
 fn a_stalled_download_gives_its_permit_back() {
     let origin = Origin::start();
     origin.on("/a", [Step::StallIn { announced: 9, body: b"row".to_vec() }, ok("rows")]);
-    let patience = Patience { read: Duration::from_millis(200), ..Patience::default() };
+    let patience = Patience { read: Duration::from_secs(1), ..Patience::default() };
     let settings = StoreSettings { patience, ..s3::settings("http://127.0.0.1:1") };
     let (sources, uri) = (Sources::new(settings, 1), format!("{}/a", origin.url));
     assert_eq!(trouble(get(&mut sources.reader(), &uri)), Trouble::Transient);

@@ -50,6 +50,7 @@ fn an_http_uri_is_encoded_once() {
         ("https://h/%zz%4.jsonl", "https://h/%25zz%254.jsonl"),
         ("https://h/a+b$c@d=e.jsonl", "https://h/a+b$c@d=e.jsonl"),
         ("https://h/a#b.jsonl", "https://h/a%23b.jsonl"),
+        ("https://h//a//b", "https://h//a//b"),
         ("https://h/a\"<>\\^`{|}", "https://h/a%22%3C%3E%5C%5E%60%7B%7C%7D"),
         ("https://h/a?q=b c&d=%2F", "https://h/a?q=b%20c&d=%2F"),
     ] {

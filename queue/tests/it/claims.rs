@@ -1,6 +1,6 @@
 //! Claims and how they end: two phases, fences, bounds, turns.
 
-use microshard_queue::{DEFERRALS_MAX, Failure, Finish, Finished, LOST_MAX, Outcome};
+use microshard_queue::{Claimer, DEFERRALS_MAX, Failure, Finish, Finished, LOST_MAX, Outcome};
 
 use crate::world::{Every, World, assert_sound, claim, claim_at, finish, ids, items, published};
 
@@ -43,7 +43,7 @@ fn a_deferred_shard_waits_and_is_then_claimed_with_the_same_members() {
     let with_trouble = Finish { outcome, failures: vec![], troubles: vec![trouble] };
     queue.transaction(|| queue.finish(&job.lease, &with_trouble)).expect("defers");
     assert!(claim_at(&queue, 99).is_none());
-    assert_eq!(queue.next_claim_at().expect("reads"), Some(100));
+    assert_eq!(queue.next_claim_at(None).expect("reads"), Some(100));
     assert_eq!(queue.status().expect("reads")[0].shards.waiting, 1);
     let again = claim_at(&queue, 100).expect("its time has come");
     assert_eq!((ids(&again), again.deferrals), (ids(&job), 1));
@@ -150,4 +150,35 @@ fn the_language_with_most_left_comes_first() {
     }
     assert_eq!(order[0], "large");
     assert_eq!(order.len(), 6);
+}
+
+#[test]
+fn only_one_run_is_claimed_when_told_so_and_the_others_do_not_keep_it_waiting() {
+    let world = World::new();
+    world.snapshot("one", &items("en", 1..=4), Every(2, false)).expect("plans");
+    world.snapshot("two", &items("en", 1..=2), Every(2, false)).expect("plans");
+    let queue = world.queue();
+    let only = Some(queue.run_named("two").expect("is there"));
+    let claim = |now_ms| {
+        queue.transaction(|| queue.claim(Claimer { owner: "me", now_ms, lease_ms: 1000, only })).expect("claims")
+    };
+    assert_eq!(claim_at(&queue, 0).expect("pending").run_id, "one");
+    let job = claim(0).expect("pending");
+    assert_eq!(job.run_id, "two");
+    assert!(claim(5000).is_some_and(|again| again.lease.shard == job.lease.shard), "its own expired lease");
+    assert!(claim(5000).is_none(), "but not the other run's");
+    assert_eq!(queue.next_claim_at(only).expect("reads"), Some(6000));
+    let error = queue.run_named("three").expect_err("is none").to_string();
+    assert!(error.contains("one, two"), "{error}");
+}
+
+#[test]
+fn a_run_of_weight_three_has_three_turns_for_one() {
+    let world = World::new();
+    world.snapshot("one", &items("en", 1..=100), Every(2, false)).expect("plans");
+    world.snapshot("two", &items("en", 1..=100), Every(2, false)).expect("plans");
+    let queue = world.queue();
+    queue.set_weight("two", 3).expect("sets");
+    let turns: Vec<String> = (0..40).map(|_| claim(&queue).run_id).collect();
+    assert_eq!(turns.iter().filter(|run| *run == "two").count(), 30, "{turns:?}");
 }

@@ -180,7 +180,9 @@ fn a_snapshot_into_a_queue_at_work_is_claimed_from_without_opening_it_again() {
     claim(&at_work);
     assert!(claim_at(&at_work, 0).is_none());
     world.snapshot("urgent", &items("fr", [1]), Every(2, false)).expect("plans");
-    let job = at_work.transaction(|| at_work.claim(Claimer { owner: "me", now_ms: 0, lease_ms: 9 })).expect("claims");
+    let job = at_work
+        .transaction(|| at_work.claim(Claimer { owner: "me", now_ms: 0, lease_ms: 9, only: None }))
+        .expect("claims");
     assert_eq!(job.expect("a new shard").run_id, "urgent");
     assert!(name("urgent", "fr", 0, 0).starts_with("urgent"));
 }

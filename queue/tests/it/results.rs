@@ -112,3 +112,18 @@ fn what_is_released_is_never_claimed_and_named_to_be_given_back() {
     assert_eq!((status.microshards.held, status.microshards.consumed), (4, 2));
     assert_sound(&queue);
 }
+
+#[test]
+fn a_held_shard_that_was_released_is_not_brought_back_by_retry() {
+    let world = World::with(4, 4);
+    fail_one(&world, Outcome::Held("1 failed".into()));
+    let queue = world.queue();
+    let snapshot = queue.snapshots().expect("reads")[0].snapshot;
+    let mut released = Vec::new();
+    queue.release_unworked(snapshot, &mut |id| released.push(id)).expect("releases");
+    assert_eq!(released, [2, 3, 4]);
+    let retried = queue.retry(&RetrySelection::default(), &name).expect("retries");
+    assert_eq!((retried.microshards, retried.unheld), (0, 0));
+    assert!(claim_at(&queue, 0).is_none());
+    assert_sound(&queue);
+}

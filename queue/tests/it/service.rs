@@ -15,7 +15,7 @@ fn serve(world: &World, lanes: usize, stop: &AtomicBool, work: impl Fn(&Client) 
     queue.start_runner("me", "host", &[]).expect("starts");
     let (requests, inbox) = bounded(lanes);
     std::thread::scope(|scope| {
-        let writer = scope.spawn(move || queue.serve("me", &inbox, stop));
+        let writer = scope.spawn(move || queue.serve("me", None, &inbox, stop));
         for _ in 0..lanes {
             let client = Client::new(requests.clone());
             let work = &work;
@@ -122,7 +122,7 @@ fn another_runner_that_took_over_ends_the_service_with_a_sentence() {
     queue.start_runner("new", "host", &[]).expect("starts");
     let (requests, inbox) = bounded(1);
     let error = std::thread::scope(|scope| {
-        let writer = scope.spawn(move || queue.serve("old", &inbox, &AtomicBool::new(false)));
+        let writer = scope.spawn(move || queue.serve("old", None, &inbox, &AtomicBool::new(false)));
         let asked = Client::new(requests).claim();
         assert!(asked.is_err(), "nothing is handed out in another's name");
         writer.join().expect("no panic").expect_err("ends")

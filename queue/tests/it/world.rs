@@ -9,7 +9,7 @@ use microshard_queue::{
 
 /// Cuts every `0` microshards; the rest is held where `1` says so.
 #[derive(Debug, Clone, Copy)]
-pub struct Every(pub u64, pub bool);
+pub(crate) struct Every(pub(crate) u64, pub(crate) bool);
 
 impl Planner for Every {
     fn cut(&self, group: &GroupTotals, sizes: &mut SizesPass<'_>) -> Result<Vec<Cut>> {
@@ -26,30 +26,30 @@ impl Planner for Every {
     }
 }
 
-pub fn name(run: &str, language: &str, snapshot: u32, shard: u32) -> String {
+pub(crate) fn name(run: &str, language: &str, snapshot: u32, shard: u32) -> String {
     format!("{run}-{language}-{snapshot:03}-{shard:05}")
 }
 
-pub struct World {
-    pub directory: tempfile::TempDir,
-    pub path: PathBuf,
+pub(crate) struct World {
+    pub(crate) directory: tempfile::TempDir,
+    pub(crate) path: PathBuf,
 }
 
 impl World {
-    pub fn new() -> World {
+    pub(crate) fn new() -> World {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("queue.db");
         World { directory, path }
     }
 
     /// A queue with `microshards` of one language, `per_shard` to a shard.
-    pub fn with(microshards: i64, per_shard: u64) -> World {
+    pub(crate) fn with(microshards: i64, per_shard: u64) -> World {
         let world = World::new();
         world.snapshot("run", &items("en", 1..=microshards), Every(per_shard, false)).expect("a snapshot");
         world
     }
 
-    pub fn snapshot(&self, run: &str, items: &[Item], every: Every) -> Result<Planned> {
+    pub(crate) fn snapshot(&self, run: &str, items: &[Item], every: Every) -> Result<Planned> {
         let mut intake = Intake::begin(&self.path)?;
         for item in items {
             intake.add(item)?;
@@ -58,12 +58,12 @@ impl World {
         intake.plan(&snapshot, &every, &name)
     }
 
-    pub fn queue(&self) -> Queue {
+    pub(crate) fn queue(&self) -> Queue {
         Queue::open(&self.path).expect("opens")
     }
 }
 
-pub fn item(language: &str, id: i64) -> Item {
+pub(crate) fn item(language: &str, id: i64) -> Item {
     Item {
         microshard_id: Some(id),
         language: language.to_owned(),
@@ -76,32 +76,32 @@ pub fn item(language: &str, id: i64) -> Item {
     }
 }
 
-pub fn items(language: &str, ids: impl IntoIterator<Item = i64>) -> Vec<Item> {
+pub(crate) fn items(language: &str, ids: impl IntoIterator<Item = i64>) -> Vec<Item> {
     ids.into_iter().map(|id| item(language, id)).collect()
 }
 
-pub fn claim_at(queue: &Queue, now_ms: i64) -> Option<Job> {
-    queue.transaction(|| queue.claim(Claimer { owner: "me", now_ms, lease_ms: 1000 })).expect("claims")
+pub(crate) fn claim_at(queue: &Queue, now_ms: i64) -> Option<Job> {
+    queue.transaction(|| queue.claim(Claimer { owner: "me", now_ms, lease_ms: 1000, only: None })).expect("claims")
 }
 
-pub fn claim(queue: &Queue) -> Job {
+pub(crate) fn claim(queue: &Queue) -> Job {
     claim_at(queue, 0).expect("something is pending")
 }
 
-pub fn finish(queue: &Queue, lease: &Lease, outcome: Outcome) -> Finished {
+pub(crate) fn finish(queue: &Queue, lease: &Lease, outcome: Outcome) -> Finished {
     let finish = Finish { outcome, failures: Vec::new(), troubles: Vec::new() };
     queue.transaction(|| queue.finish(lease, &finish)).expect("finishes")
 }
 
-pub fn published(key: &str) -> Outcome {
+pub(crate) fn published(key: &str) -> Outcome {
     Outcome::Published(Receipt { key: key.to_owned(), rows: 10, bytes_in: 100, bytes_out: 50, sha256: [7; 32] })
 }
 
-pub fn ids(job: &Job) -> Vec<i64> {
+pub(crate) fn ids(job: &Job) -> Vec<i64> {
     job.members.iter().map(|member| member.microshard_id).collect()
 }
 
 /// The books agree with the rows (I1).
-pub fn assert_sound(queue: &Queue) {
+pub(crate) fn assert_sound(queue: &Queue) {
     assert_eq!(queue.check().expect("checks"), Vec::<String>::new());
 }

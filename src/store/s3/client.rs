@@ -104,8 +104,8 @@ impl Client {
             request = request.header(*name, *value);
         }
         let sent = match call.body {
-            Some(body) => request.body(body).map_err(ureq::Error::from).and_then(|request| self.agent.run(request)),
-            None => request.body(()).map_err(ureq::Error::from).and_then(|request| self.run(request, call.fresh)),
+            Some(body) => request.body(body).map_err(ureq::Error::from).and_then(|request| self.upload(request)),
+            None => request.body(()).map_err(ureq::Error::from).and_then(|request| self.ask(request, call.fresh)),
         };
         let failed = |error| Failure::Unanswered(transport_error(call.operation, self.shown(call.key), error));
         let mut answer = sent.map_err(failed)?;
@@ -118,7 +118,13 @@ impl Client {
         Err(Failure::Refused(Box::new(refusal)))
     }
 
-    fn run(&self, request: http::Request<()>, fresh: bool) -> std::result::Result<Response<Body>, ureq::Error> {
+    /// A store takes its time to answer an upload, or to put its parts together.
+    fn upload(&self, request: http::Request<&[u8]>) -> std::result::Result<Response<Body>, ureq::Error> {
+        let patient = self.agent.configure_request(request).timeout_per_read(Some(self.patience.write));
+        self.agent.run(patient.build())
+    }
+
+    fn ask(&self, request: http::Request<()>, fresh: bool) -> std::result::Result<Response<Body>, ureq::Error> {
         if fresh {
             let request = self.agent.configure_request(request).max_idle_age(Duration::ZERO).build();
             return self.agent.run(request);
