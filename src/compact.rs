@@ -59,8 +59,8 @@ pub fn run(config: &Config, monitor: &dyn Monitor, interrupt: &Interrupt) -> Res
     }
     let started = Instant::now();
     let store = store::open(&config.output.location, &config.store, &queue.queue_id()?)?;
-    store.check_writable()?;
     config.output.bind(&queue)?;
+    store.check_writable()?;
     let slots = Slots::open(&with_suffix(&config.queue, ".slots"))?;
     let owner = start(&queue, store.as_ref(), &slots, monitor)?;
     let sources = Sources::new(config.store.clone(), config.threads);

@@ -1,10 +1,15 @@
 //! The integration tests: one binary, a module per behaviour.
 
+mod at_work;
+mod bad_use;
 mod demo_generate;
 mod demo_origin;
+mod end_to_end;
 mod faults;
+mod faulty;
 mod formats;
 mod interrupt;
+mod kills;
 mod listing;
 mod manifest_claim;
 mod manifest_connect;
@@ -12,7 +17,9 @@ mod manifest_init;
 mod manifest_pooler;
 mod manifest_read;
 mod manifest_sync;
+mod microshards;
 mod monitor;
+mod nginx;
 mod origin;
 mod plan;
 mod postgres;
@@ -26,3 +33,5 @@ mod store_s3;
 mod store_sources;
 mod store_uri;
 mod supervisor;
+mod tidy;
+mod world;
