@@ -58,6 +58,11 @@ pub fn run(config: &Config, monitor: &dyn Monitor, interrupt: &Interrupt) -> Res
         return Ok(Ended::Busy(who_is_at_work(&queue)?));
     }
     let started = Instant::now();
+    for (run_id, weight) in &config.weights {
+        queue.set_weight(run_id, *weight)?;
+    }
+    let only = config.only.as_deref();
+    only.map(|run_id| queue.run_named(run_id)).transpose()?;
     let store = store::open(&config.output.location, &config.store, &queue.queue_id()?)?;
     config.output.bind(&queue)?;
     store.check_writable()?;
@@ -68,10 +73,6 @@ pub fn run(config: &Config, monitor: &dyn Monitor, interrupt: &Interrupt) -> Res
     let stop = Stop::default();
     let shared =
         Shared { config, store: store.as_ref(), sources: &sources, slots: &slots, stop: &stop, monitor, interrupt };
-    for (run_id, weight) in &config.weights {
-        queue.set_weight(run_id, *weight)?;
-    }
-    let only = config.only.as_deref();
     let mut total = total(&queue, only)?;
     // A snapshot may add shards in the very moment the last lane ends.
     while total.shards.pending > 0 && !interrupt.requested() {
@@ -127,6 +128,7 @@ fn work(shared: &Shared<'_>, queue: Queue, owner: &str) -> Result<()> {
     let Shared { config, store, sources, slots, stop, monitor, interrupt } = *shared;
     let job_bytes = config.job_bytes(&queue)?;
     let only = config.only.as_deref().map(|run_id| queue.run_named(run_id)).transpose()?;
+    let has_served = total(&queue, None)?.rows > 0;
     let lanes = config.lanes(job_bytes);
     let budget = Budget::new(config.memory);
     let park = Park::default();
@@ -168,6 +170,7 @@ fn work(shared: &Shared<'_>, queue: Queue, owner: &str) -> Result<()> {
                     sources,
                     patience: &config.patience,
                     bytes_max: config.output.max_microshard_bytes,
+                    has_served,
                     monitor,
                     stop,
                 };

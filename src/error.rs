@@ -87,3 +87,40 @@ pub fn sentence(error: &anyhow::Error) -> String {
     }
     sentence.replace('\n', " ")
 }
+
+/// A uri fit for a message: without userinfo, query and control characters.
+pub fn shown_uri(uri: &str) -> String {
+    let text = match uri.split_once("://") {
+        // A `?` is literal there, so what follows it must be seen.
+        Some(("s3" | "file", _)) => uri.to_owned(),
+        None => uri.split('?').next().unwrap_or_default().to_owned(),
+        Some((scheme, rest)) => {
+            let rest = rest.split(['?', '#']).next().unwrap_or_default();
+            let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            let host = authority.rsplit('@').next().unwrap_or_default();
+            format!("{scheme}://{host}{path}")
+        }
+    };
+    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_of_a_uri_are_not_shown() {
+        let uri = "https://me:pw@h.example:8080/a/b.jsonl?X-Amz-Signature=s3cret#x";
+        assert_eq!(shown_uri(uri), "https://h.example:8080/a/b.jsonl");
+        assert_eq!(shown_uri("https://h?sig=s@x/y"), "https://h");
+        assert_eq!(shown_uri("s3://bucket/a@b?c"), "s3://bucket/a@b?c");
+        assert_eq!(shown_uri("a/b\n?sig=s"), "a/b\\n");
+    }
+
+    #[test]
+    fn a_cause_that_its_effect_has_told_is_not_told_again() {
+        let io = std::io::Error::other("disk on fire");
+        let error = anyhow::Error::from(StoreError::local("put", "a/b", io)).context("the run\nended");
+        assert_eq!(sentence(&error), "the run ended: failed to put a/b: disk on fire");
+    }
+}

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use microshard_queue::{Failure, Job, Member, now_ms};
 
-use crate::error::{StoreError, Trouble};
+use crate::error::{StoreError, Trouble, shown_uri};
 use crate::monitor::{Event, Monitor};
 use crate::patience::Patience;
 use crate::stop::Stop;
@@ -90,6 +90,8 @@ pub struct Fetch<'a> {
     pub patience: &'a Patience,
     /// Bytes an object may have.
     pub bytes_max: u64,
+    /// Shards were built from these origins before this process began.
+    pub has_served: bool,
     /// Who is told.
     pub monitor: &'a dyn Monitor,
     /// Ends the run early.
@@ -148,7 +150,7 @@ impl Fetch<'_> {
     /// Fetches one member again, on a new connection, because what came was doubtful.
     pub fn fetch_again(&self, member: &Member) -> Result<Vec<u8>, StoreError> {
         let (reply, answer) = bounded(1);
-        let gone = || StoreError::new("get", &member.uri, Trouble::Transient, "the fetchers have stopped");
+        let gone = || StoreError::new("get", shown_uri(&member.uri), Trouble::Transient, "the fetchers have stopped");
         self.send(0, member, true, &reply).map_err(|()| gone())?;
         drop(reply);
         answer.recv().map_err(|_| gone())?.result
@@ -199,8 +201,13 @@ impl Fetch<'_> {
         let failed = |sentence: String| Ok(Verdict::Failed(Failure { seq: member.seq, sentence, tries }));
         let tally = self.sources.tally(&member.uri)?;
         match error.trouble {
+            // A wrong --source, or a directory that is not mounted, must not fail a whole export.
+            Trouble::Gone if !self.has_served && tally.ok == 0 && tally.gone > self.patience.few => {
+                Err(restated(error))
+            }
             Trouble::Gone | Trouble::TooLarge | Trouble::Local | Trouble::Conflict => failed(error.cause.clone()),
             Trouble::Denied if tally.ok > tally.denied => failed(error.cause.clone()),
+            Trouble::Denied if self.has_served && tally.denied <= self.patience.few => failed(error.cause.clone()),
             Trouble::Denied | Trouble::Misconfigured => Err(restated(error)),
             trouble if self.patience.origin_is_lost(&tally, trouble) => Err(restated(error)),
             Trouble::Unreachable => Ok(Verdict::Again(Duration::ZERO)),

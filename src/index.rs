@@ -79,7 +79,9 @@ pub fn write(queue: &Queue, store: &dyn ObjectStore, output: &Output) -> Result<
     let mut shards: Vec<Shard> = before.as_ref().map(|index| index.shards.clone()).unwrap_or_default();
     shards.retain(|shard| shard.queue != queue_id);
     queue.for_each_shard(&mut |shard| -> Result<()> {
-        if let Some(receipt) = shard.receipt.filter(|receipt| receipt.rows > 0) {
+        // A shard that the manifest refused holds rows that another shard has too: it is an orphan.
+        let receipt = shard.receipt.filter(|receipt| receipt.rows > 0 && shard.refused.is_none());
+        if let Some(receipt) = receipt {
             shards.push(Shard {
                 uri: receipt.key,
                 run_id: shard.run_id,

@@ -25,6 +25,8 @@ pub struct Patience {
     pub object_max: Duration,
     /// How long an origin may serve nothing at all; then the run stops, and nothing fails for it.
     pub origin_max: Duration,
+    /// Refusals up to which it is objects that are refused, and not everything.
+    pub few: u64,
     /// Vain requests in that time from which it is the origin that fails, and not the last few objects of a run.
     pub vain_max: u64,
 }
@@ -41,6 +43,7 @@ impl Default for Patience {
             object_min: Duration::from_secs(180),
             object_max: Duration::from_secs(3 * 3600),
             origin_max: Duration::from_secs(120),
+            few: 20,
             vain_max: 100,
         }
     }

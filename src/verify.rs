@@ -7,6 +7,7 @@ use microshard_queue::{Member, PlannedShard};
 use sha2::{Digest, Sha256};
 
 use crate::config::Output;
+use crate::error::shown_uri;
 use crate::format::{JsonlReader, Limits, RowReader, Rows};
 use crate::store::{GetOptions, ObjectStore, Sources};
 
@@ -76,8 +77,9 @@ impl Verifier<'_> {
         let mut object = Vec::new();
         let bytes_max = self.output.max_microshard_bytes;
         for member in members {
-            let named =
-                |what: &dyn std::fmt::Display| format!("microshard {} ({}): {what}", member.microshard_id, member.uri);
+            let named = |what: &dyn std::fmt::Display| {
+                format!("microshard {} ({}): {what}", member.microshard_id, shown_uri(&member.uri))
+            };
             let options = GetOptions { bytes_max, fresh: false };
             source.get(&member.uri, &mut object, options).map_err(|error| named(&error))?;
             let Rows::Lines { text: rows, .. } =

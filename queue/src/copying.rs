@@ -9,6 +9,12 @@ use crate::file::{Queue, now_ms};
 use crate::intake::{Cut, GroupTotals, NameShard, NewSnapshot, Number, Planned, Planner, Size};
 use crate::staging::{Item, Staging};
 
+/// Held shards that a later snapshot of the run takes apart: remainders, which it plans again, and what was released, which
+/// is the manifest's. Not those that wait for `retry`, or that came from one.
+const REOPENED: &str = "s.state = 5 AND (s.error IS NULL OR s.error = 'released to the manifest')
+  AND NOT EXISTS (SELECT 1 FROM exceptions e WHERE e.shard = s.shard)
+  AND NOT EXISTS (SELECT 1 FROM exceptions e WHERE e.retried_in = s.shard)";
+
 /// Microshards copied in one transaction: some 50 ms of the writer's time.
 const COPY_BATCH: u64 = 20_000;
 
@@ -126,7 +132,7 @@ impl<'a> Copying<'a> {
                 .named("read", path)?;
             match seq {
                 Some(seq) if seq >= self.first_new => return Err(duplicate_id(id)),
-                Some(seq) => return Ok(!self.queue.is_remainder(seq)?),
+                Some(seq) => return Ok(!self.queue.is_reopened(seq)?),
                 None => {}
             }
         }
@@ -142,7 +148,7 @@ impl<'a> Copying<'a> {
             .named("read", path)?;
         match (other, item.microshard_id) {
             (Some((_, other)), Some(id)) => Err(duplicate_uri(&item.uri, other, id)),
-            (Some((seq, _)), None) => Ok(!self.queue.is_remainder(seq)?),
+            (Some((seq, _)), None) => Ok(!self.queue.is_reopened(seq)?),
             (None, _) => Ok(false),
         }
     }
@@ -231,8 +237,9 @@ impl<'a> Copying<'a> {
                 .queue
                 .conn
                 .prepare_cached(
-                    "INSERT INTO shards(grp, snapshot, number, name, first, last, members, work, bytes_planned, closed_by, state)
+                    "INSERT INTO shards(grp, snapshot, number, name, first, last, members, work, rows_planned, bytes_planned, closed_by, state)
                      SELECT ?1, ?2, ?3, ?4, ?5, ?6, count(*), iif(count(rows) = count(*), sum(rows), count(*)),
+                            iif(count(rows) = count(*), sum(rows), NULL),
                             iif(count(bytes) = count(*), sum(bytes), NULL), ?7, ?8
                      FROM microshards WHERE seq BETWEEN ?5 AND ?6",
                 )
@@ -317,30 +324,32 @@ impl Queue {
             .named("read", &self.path)
     }
 
-    /// Whether the microshard is part of a remainder that was held back.
-    fn is_remainder(&self, seq: i64) -> Result<bool> {
+    /// Whether the microshard is in a held shard that is taken apart when the manifest lists it again.
+    fn is_reopened(&self, seq: i64) -> Result<bool> {
+        let sql = format!("SELECT EXISTS(SELECT 1 FROM shards s WHERE {REOPENED} AND ?1 BETWEEN s.first AND s.last)");
         self.conn
-            .prepare_cached(
-                "SELECT EXISTS(SELECT 1 FROM shards WHERE state = 5 AND error IS NULL AND ?1 BETWEEN first AND last)",
-            )
+            .prepare_cached(&sql)
             .and_then(|mut select| select.query_row([seq], |row| row.get(0)))
             .named("read", &self.path)
     }
 
-    /// Takes apart the run's held remainders, whose microshards have been copied to `first_new` and beyond.
+    /// Takes the run's reopened shards apart: what the manifest lists of them has been copied to `first_new` and beyond.
     pub(crate) fn drop_held(&self, run: i64, first_new: i64) -> Result<()> {
-        let held = "shard IN (SELECT s.shard FROM shards s JOIN groups g ON g.grp = s.grp
-                     WHERE s.state = 5 AND s.error IS NULL AND g.run = ?1 AND s.first < ?2)";
+        let reopened = format!(
+            "SELECT s.shard FROM shards s JOIN groups g ON g.grp = s.grp WHERE {REOPENED} AND g.run = ?1 AND s.first < ?2"
+        );
         self.conn
             .execute(
                 &format!(
-                    "DELETE FROM microshards WHERE seq IN (SELECT m.seq FROM shards h JOIN microshards m
-                       ON m.seq BETWEEN h.first AND h.last WHERE h.{held})"
+                    "DELETE FROM microshards WHERE seq IN (SELECT m.seq FROM shards h
+                       JOIN microshards m ON m.seq BETWEEN h.first AND h.last WHERE h.shard IN ({reopened}))"
                 ),
                 [run, first_new],
             )
+            .and_then(|_| {
+                self.conn.execute(&format!("DELETE FROM shards WHERE shard IN ({reopened})"), [run, first_new])
+            })
             .named("write", &self.path)?;
-        self.conn.execute(&format!("DELETE FROM shards WHERE {held}"), [run, first_new]).named("write", &self.path)?;
         Ok(())
     }
 

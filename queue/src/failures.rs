@@ -173,8 +173,9 @@ impl Queue {
             let shard_name = name(&run_id, &language, snapshot_number, number);
             self.copy_failures(source, run)?;
             self.execute(
-                "INSERT INTO shards(grp, snapshot, number, name, first, last, members, work, bytes_planned, closed_by, state)
+                "INSERT INTO shards(grp, snapshot, number, name, first, last, members, work, rows_planned, bytes_planned, closed_by, state)
                  SELECT ?1, ?2, ?3, ?4, min(seq), max(seq), count(*), iif(count(rows) = count(*), sum(rows), count(*)),
+                            iif(count(rows) = count(*), sum(rows), NULL),
                         iif(count(bytes) = count(*), sum(bytes), NULL), 'retry', 0
                  FROM microshards WHERE seq > (SELECT coalesce(max(last), 0) FROM shards)",
                 params![grp, snapshot, number, shard_name],

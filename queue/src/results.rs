@@ -43,8 +43,8 @@ pub struct PlannedShard {
     pub members: u64,
     /// Its first and last microshard, by seq.
     pub range: (i64, i64),
-    /// Rows planned, or microshards where the manifest has no counts.
-    pub work: u64,
+    /// Rows planned, where known.
+    pub rows_planned: Option<u64>,
     /// Input bytes planned, where known.
     pub bytes_planned: Option<u64>,
     /// Which limit closed it.
@@ -98,7 +98,7 @@ pub struct MicroshardState<'a> {
     pub sentence: Option<&'a str>,
 }
 
-const SHARD: &str = "SELECT s.shard, r.run_id, n.number, g.language, s.number, s.name, s.members, s.first, s.last, s.work,
+const SHARD: &str = "SELECT s.shard, r.run_id, n.number, g.language, s.number, s.name, s.members, s.first, s.last, s.rows_planned,
     s.bytes_planned, s.closed_by, s.state, s.error, s.key, s.rows, s.bytes_in, s.bytes_out, s.sha256,
     s.synced_at IS NOT NULL, s.refused
   FROM shards s JOIN groups g ON g.grp = s.grp JOIN runs r ON r.run = g.run JOIN snapshots n ON n.snapshot = s.snapshot";
@@ -241,6 +241,18 @@ impl Queue {
         })
     }
 
+    /// What the manifest refused, shards and failures, each with the reason.
+    pub fn refusals(&self) -> Result<Vec<String>> {
+        self.conn
+            .prepare(
+                "SELECT 'shard ' || name || ' (orphan: ' || key || '): ' || refused FROM shards WHERE refused IS NOT NULL
+                 UNION ALL SELECT 'failure of microshard ' || m.microshard_id || ': ' || e.refused
+                 FROM exceptions e JOIN microshards m ON m.seq = e.seq WHERE e.refused IS NOT NULL",
+            )
+            .and_then(|mut select| select.query_map([], |row| row.get(0))?.collect())
+            .named("read", &self.path)
+    }
+
     /// Takes a snapshot's unworked shards out of the queue, for `release`: they become held, and stay so. Returns the
     /// ids of their microshards through `each`.
     pub fn release_unworked(&self, snapshot: i64, each: &mut dyn FnMut(i64)) -> Result<u64> {
@@ -287,8 +299,8 @@ impl Queue {
             .conn
             .prepare(
                 "SELECT m.microshard_id, s.name,
-                        CASE WHEN e.seq IS NOT NULL THEN 'failed' WHEN s.state < 2 THEN 'pending' WHEN s.state = 2 THEN 'claimed'
-                             WHEN s.state = 3 THEN 'consumed' ELSE 'held' END, e.sentence
+                        CASE WHEN s.state = 5 THEN 'held' WHEN e.seq IS NOT NULL THEN 'failed' WHEN s.state < 2 THEN 'pending' WHEN s.state = 2 THEN 'claimed'
+                             ELSE 'consumed' END, e.sentence
                  FROM shards s JOIN microshards m ON m.seq BETWEEN s.first AND s.last LEFT JOIN exceptions e ON e.seq = m.seq
                  WHERE e.state IS NULL OR e.state = 0 ORDER BY m.seq",
             )
@@ -330,7 +342,7 @@ fn planned_shard(row: &Row<'_>) -> rusqlite::Result<PlannedShard> {
         name: row.get(5)?,
         members: row.get::<_, i64>(6)? as u64,
         range: (row.get(7)?, row.get(8)?),
-        work: row.get::<_, i64>(9)? as u64,
+        rows_planned: row.get::<_, Option<i64>>(9)?.map(|rows| rows as u64),
         bytes_planned: row.get::<_, Option<i64>>(10)?.map(|bytes| bytes as u64),
         closed_by: row.get(11)?,
         state: row.get(12)?,

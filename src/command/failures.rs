@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::Exit;
 use crate::cli::QueueJson;
+use crate::error::shown_uri;
 
 pub(super) fn run(args: &QueueJson, out: &mut dyn Write) -> Result<Exit> {
     let queue = Queue::open(&args.queue.queue)?;
@@ -23,7 +24,7 @@ pub(super) fn run(args: &QueueJson, out: &mut dyn Write) -> Result<Exit> {
         written = if args.json {
             let separator = if count == 0 { "\n" } else { ",\n" };
             let entry = json!({
-                "microshard_id": failure.microshard_id, "uri": failure.uri, "run_id": failure.run_id,
+                "microshard_id": failure.microshard_id, "uri": shown_uri(&failure.uri), "run_id": failure.run_id,
                 "language": failure.language, "shard": failure.shard, "sentence": failure.sentence,
                 "attempts": failure.tries, "at": crate::time::rfc3339(failure.at_ms),
             });
@@ -32,7 +33,11 @@ pub(super) fn run(args: &QueueJson, out: &mut dyn Write) -> Result<Exit> {
             writeln!(
                 out,
                 "{}\t{}\t{}\t{} (attempts {})",
-                failure.microshard_id, failure.language, failure.uri, failure.sentence, failure.tries
+                failure.microshard_id,
+                failure.language,
+                shown_uri(&failure.uri),
+                failure.sentence,
+                failure.tries
             )
         };
         count += 1;

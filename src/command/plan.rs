@@ -21,9 +21,10 @@ struct Group {
     shards: u64,
     held_microshards: u64,
     failed_shards: u64,
-    work: u64,
+    /// `None` where the manifest has no counts.
+    rows: Option<u64>,
     smallest: Option<u64>,
-    largest: u64,
+    largest: Option<u64>,
     bytes: Option<u64>,
     closed_by: BTreeMap<String, u64>,
 }
@@ -62,9 +63,9 @@ fn print(path: &Path, as_json: bool, out: &mut dyn Write) -> Result<()> {
     for ((run_id, language), group) in &groups {
         let closed: Vec<String> = group.closed_by.iter().map(|(by, count)| format!("{by} {count}")).collect();
         let mut cells = vec![format!("{run_id}/{language}")];
-        cells.extend(
-            [group.microshards, group.shards, group.work, group.smallest.unwrap_or(0), group.largest].map(human::count),
-        );
+        cells.extend([group.microshards, group.shards].map(human::count));
+        let unknown = || "unknown".to_owned();
+        cells.extend([group.rows, group.smallest, group.largest].map(|rows| rows.map_or_else(unknown, human::count)));
         cells.push(group.bytes.map_or_else(|| "unknown".to_owned(), human::bytes));
         cells.extend([group.microshards, group.shards, group.held_microshards].map(human::count));
         cells.push(closed.join(", "));
@@ -88,13 +89,14 @@ fn groups(path: &Path) -> Result<BTreeMap<(String, String), Group>> {
             4 => group.failed_shards += 1,
             _ => {
                 if group.shards == 0 {
-                    group.bytes = Some(0);
+                    (group.rows, group.bytes) = (Some(0), Some(0));
+                    (group.smallest, group.largest) = (shard.rows_planned, shard.rows_planned);
                 }
                 group.shards += 1;
                 group.microshards += shard.members;
-                group.work += shard.work;
-                group.smallest = Some(group.smallest.unwrap_or(u64::MAX).min(shard.work));
-                group.largest = group.largest.max(shard.work);
+                group.rows = group.rows.zip(shard.rows_planned).map(|(sum, rows)| sum + rows);
+                group.smallest = group.smallest.zip(shard.rows_planned).map(|(smallest, rows)| smallest.min(rows));
+                group.largest = group.largest.zip(shard.rows_planned).map(|(largest, rows)| largest.max(rows));
                 group.bytes = group.bytes.zip(shard.bytes_planned).map(|(sum, bytes)| sum + bytes);
                 *group.closed_by.entry(shard.closed_by).or_default() += 1;
             }
@@ -107,7 +109,7 @@ fn groups(path: &Path) -> Result<BTreeMap<(String, String), Group>> {
 fn json(((run_id, language), group): (&(String, String), &Group)) -> Value {
     json!({
         "run_id": run_id, "language": language, "microshards": group.microshards, "shards": group.shards,
-        "rows": group.work, "rows_smallest_shard": group.smallest, "rows_largest_shard": group.largest,
+        "rows": group.rows, "rows_smallest_shard": group.smallest, "rows_largest_shard": group.largest,
         "bytes_in": group.bytes, "gets": group.microshards, "puts": group.shards,
         "held_microshards": group.held_microshards, "failed_shards": group.failed_shards, "closed_by": group.closed_by,
     })

@@ -9,6 +9,7 @@ use serde_json::json;
 use super::Exit;
 use crate::cli;
 use crate::config::Output;
+use crate::index;
 use crate::manifest::listing::ResultsWriter;
 use crate::manifest::{Claim, Held, Member, Postgres, SyncFailure, SyncShard, Synced};
 use crate::store::{self, StoreSettings};
@@ -29,24 +30,35 @@ struct Report {
 pub(super) fn run(args: &cli::SyncBack, out: &mut dyn Write) -> Result<Exit> {
     let queue = Queue::open(&args.queue.queue.queue)?;
     let mut report = Report::default();
-    let mut has_listing = false;
+    let mut listed = Vec::new();
     for snapshot in queue.snapshots()? {
         match Held::parse(&snapshot.claim)? {
-            Held::Listing { .. } => has_listing = true,
+            Held::Listing { .. } => listed.push(snapshot.snapshot),
             Held::Postgres { claim, server } => {
                 let mut postgres = connect(args, &claim, &server)?;
                 sync_snapshot(&queue, &snapshot, &claim, &mut postgres, &mut report)?;
             }
         }
     }
-    if has_listing {
-        write_results(&queue, &StoreSettings::from_args(&args.store)?, &mut report)?;
+    if !listed.is_empty() {
+        write_results(&queue, &listed, &StoreSettings::from_args(&args.store)?, &mut report)?;
+    }
+    report.refused = queue.refusals()?;
+    if !report.refused.is_empty() {
+        rewrite_index(&queue, args)?;
     }
     print(&report, args.queue.json, out)?;
     if !report.refused.is_empty() {
-        bail!("{} results were refused by the manifest: somebody else has changed their rows", report.refused.len());
+        bail!("{} results were refused by the manifest, for the reasons above", report.refused.len());
     }
     Ok(Exit::Done)
+}
+
+/// A shard that was refused is no part of the dataset.
+fn rewrite_index(queue: &Queue, args: &cli::SyncBack) -> Result<()> {
+    let Some(output) = Output::of(queue)? else { return Ok(()) };
+    let store = store::open(&output.location, &StoreSettings::from_args(&args.store)?, &queue.queue_id()?)?;
+    index::write(queue, store.as_ref(), &output)
 }
 
 /// Connects to the manifest a snapshot came from.
@@ -92,29 +104,24 @@ fn sync_chunk(
     let failed: Vec<SyncFailure> = failures.iter().map(sync_failure).collect();
     let (of_shards, of_failures) = postgres.sync_back(claim, &to_sync, &failed)?;
     let mut mark_shards = Vec::new();
-    for ((shard, synced), sent) in shards.iter().zip(of_shards).zip(&to_sync) {
-        let refused = report.count(&synced, true, || format!("shard {} (orphan: {})", shard.name, sent.uri));
-        mark_shards.push((shard.shard, refused));
+    for (shard, synced) in shards.iter().zip(of_shards) {
+        mark_shards.push((shard.shard, report.count(synced, true)));
     }
     let mut mark_failures = Vec::new();
     for (failure, synced) in failures.iter().zip(of_failures) {
-        let refused = report.count(&synced, false, || format!("failure of microshard {}", failure.microshard_id));
-        mark_failures.push((failure.seq, refused));
+        mark_failures.push((failure.seq, report.count(synced, false)));
     }
     queue.mark_synced(&mark_shards, &mark_failures).map_err(Into::into)
 }
 
 impl Report {
     /// Counts one answer; returns why it was refused, if it was.
-    fn count(&mut self, synced: &Synced, is_shard: bool, what: impl Fn() -> String) -> Option<String> {
+    fn count(&mut self, synced: Synced, is_shard: bool) -> Option<String> {
         match synced {
             Synced::Written if is_shard => self.shards += 1,
             Synced::Written => self.failures += 1,
             Synced::Already => self.already += 1,
-            Synced::Refused(why) => {
-                self.refused.push(format!("{} was refused: {why}", what()));
-                return Some(why.clone());
-            }
+            Synced::Refused(why) => return Some(why),
         }
         None
     }
@@ -148,37 +155,33 @@ fn sync_failure(failure: &UnsyncedFailure) -> SyncFailure {
 }
 
 /// A listing cannot be written to: its results go beside the dataset index, as `microshards.csv`.
-fn write_results(queue: &Queue, settings: &StoreSettings, report: &mut Report) -> Result<()> {
+fn write_results(queue: &Queue, listed: &[i64], settings: &StoreSettings, report: &mut Report) -> Result<()> {
     const KEY: &str = "microshards.csv";
     let Some(output) = Output::of(queue)? else {
         bail!("nothing has been built yet: `compact-local run` comes before `sync-back`");
     };
     let store = store::open(&output.location, settings, &queue.queue_id()?)?;
     let mut results = ResultsWriter::create(tempfile::tempfile().context("failed to make a temporary file")?)?;
-    let mut failed = 0;
     queue.for_each_microshard(&mut |microshard| -> Result<()> {
         match microshard.status {
             "consumed" => results.consumed(microshard.microshard_id, microshard.shard),
-            "failed" => {
-                failed += 1;
-                results.failed(microshard.microshard_id, microshard.sentence.unwrap_or_default())
-            }
+            "failed" => results.failed(microshard.microshard_id, microshard.sentence.unwrap_or_default()),
             _ => Ok(()),
         }
     })?;
     // SAFETY: the file has no name, so nobody else can open it; it is not written to any more.
     let mapped = unsafe { memmap2::Mmap::map(&results.finish()?) }.context("failed to map microshards.csv")?;
     store.replace(KEY, &mapped)?;
-    let mut marks = Vec::new();
-    queue.for_each_shard(&mut |shard| -> Result<()> {
-        if shard.receipt.is_some() && !shard.synced {
-            marks.push((shard.shard, None));
-        }
-        Ok(())
-    })?;
-    report.shards += marks.len() as u64;
-    report.failures += failed;
-    queue.mark_synced(&marks, &[]).map_err(Into::into)
+    for snapshot in listed {
+        let shards = queue.unsynced_shards(*snapshot, 0, u64::MAX)?;
+        let failures = queue.unsynced_failures(*snapshot, 0, u32::MAX)?;
+        report.shards += shards.len() as u64;
+        report.failures += failures.len() as u64;
+        let shards: Vec<_> = shards.iter().map(|shard| (shard.shard, None)).collect();
+        let failures: Vec<_> = failures.iter().map(|failure| (failure.seq, None)).collect();
+        queue.mark_synced(&shards, &failures)?;
+    }
+    Ok(())
 }
 
 fn print(report: &Report, as_json: bool, out: &mut dyn Write) -> Result<()> {

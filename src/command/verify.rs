@@ -13,6 +13,7 @@ use crate::cli;
 use crate::config::Output;
 use crate::hex;
 use crate::index::{self, Index};
+use crate::monitor::human;
 use crate::store::{self, Sources, StoreSettings};
 use crate::verify::{Verified, Verifier};
 
@@ -46,7 +47,8 @@ pub(super) fn run(args: &cli::Verify, out: &mut dyn Write) -> Result<Exit> {
         writeln!(out, "{}", json!({"shards": shards.len(), "rows": rows, "bytes": bytes, "wrong": wrong}))?;
     } else {
         wrong.iter().try_for_each(|wrong| writeln!(out, "{wrong}"))?;
-        writeln!(out, "{} shards with {rows} rows and {bytes} bytes read again, {} faults", shards.len(), wrong.len())?;
+        let (shards, rows, bytes) = (human::count(shards.len() as u64), human::count(rows), human::bytes(bytes));
+        writeln!(out, "{shards} shards with {rows} rows and {bytes} read again, {} faults", wrong.len())?;
     }
     if !wrong.is_empty() {
         bail!("the dataset does not verify: {} faults, the first: {}", wrong.len(), wrong[0]);
@@ -70,7 +72,7 @@ fn verify_one(
 fn published(queue: &Queue) -> Result<Vec<PlannedShard>> {
     let mut shards = Vec::new();
     queue.for_each_shard(&mut |shard| -> Result<()> {
-        if shard.receipt.as_ref().is_some_and(|receipt| receipt.rows > 0) {
+        if shard.receipt.as_ref().is_some_and(|receipt| receipt.rows > 0) && shard.refused.is_none() {
             shards.push(shard);
         }
         Ok(())

@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::human::{bytes, bytes_per_s, count, duration, one_line, per_s, percent, shown_uri};
+use crate::error::shown_uri;
+
+use super::human::{bytes, bytes_per_s, count, duration, one_line, per_s, percent};
 use super::totals::Sample;
 use super::{Event, Rates, Totals};
 

@@ -6,7 +6,9 @@ use ureq::{Agent, Body};
 
 use super::agent::{AgentOptions, Network, Patience};
 use super::answer::{read_body, status_error, transport_error};
-use super::{Digest, Entry, GetOptions, Head, ObjectStore, Result, Spool, StoreError, Trouble, UploadLog, uri};
+use crate::error::shown_uri;
+
+use super::{Digest, Entry, GetOptions, Head, ObjectStore, Result, Spool, StoreError, Trouble, UploadLog};
 
 const REDIRECTS_MAX: u32 = 5;
 
@@ -33,7 +35,7 @@ impl HttpStore {
     }
 
     fn shown(&self, key: &str) -> String {
-        uri::shown(&self.url(key))
+        shown_uri(&self.url(key))
     }
 
     fn send(&self, operation: &'static str, key: &str, fresh: bool) -> Result<Response<Body>> {
@@ -63,7 +65,7 @@ impl HttpStore {
 
 impl ObjectStore for HttpStore {
     fn base(&self) -> String {
-        uri::shown(&self.base)
+        shown_uri(&self.base)
     }
 
     fn get(&self, key: &str, body: &mut Vec<u8>, options: GetOptions) -> Result<()> {

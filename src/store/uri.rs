@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use ureq::http::uri::Authority;
 
 use super::{Result, StoreError, Trouble};
+use crate::error::shown_uri;
 
 /// A base for objects: `--output`, `--source`.
 #[derive(Clone, PartialEq, Eq)]
@@ -28,7 +29,7 @@ pub enum Location {
 impl Location {
     /// Reads a directory (`/data`, `in`, `file:///data`), `http(s)://host/path` or `s3://bucket/prefix`.
     pub fn parse(text: &str) -> Result<Location> {
-        let bad = |cause: String| StoreError::new("open", shown(text), Trouble::Misconfigured, cause);
+        let bad = |cause: String| StoreError::new("open", shown_uri(text), Trouble::Misconfigured, cause);
         if text.is_empty() {
             return Err(bad("the location is empty: give a directory, s3://bucket/prefix or https://host/path".into()));
         }
@@ -59,7 +60,7 @@ impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Location::Directory(path) => write!(f, "{}", path.display()),
-            Location::Http(base) => f.write_str(&shown(base)),
+            Location::Http(base) => f.write_str(&shown_uri(base)),
             Location::S3 { bucket, prefix } if prefix.is_empty() => write!(f, "s3://{bucket}"),
             Location::S3 { bucket, prefix } => write!(f, "s3://{bucket}/{prefix}"),
         }
@@ -87,7 +88,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Origin::Directory(path) => write!(f, "{}", path.display()),
-            Origin::Http(base) => f.write_str(&shown(base)),
+            Origin::Http(base) => f.write_str(&shown_uri(base)),
             Origin::S3(bucket) => write!(f, "s3://{bucket}"),
         }
     }
@@ -112,7 +113,7 @@ pub struct ObjectUri {
 impl ObjectUri {
     /// Resolves a uri of the manifest, absolute or relative to `base`.
     pub fn resolve(uri: &str, base: Option<&Location>) -> Result<ObjectUri> {
-        let refused = |trouble, cause: String| StoreError::new("resolve", shown(uri), trouble, cause);
+        let refused = |trouble, cause: String| StoreError::new("resolve", shown_uri(uri), trouble, cause);
         let bad = |cause: String| refused(Trouble::Gone, cause);
         if uri.is_empty() {
             return Err(bad("the uri is empty".into()));
@@ -141,7 +142,7 @@ impl ObjectUri {
 
 impl fmt::Display for ObjectUri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&shown(&self.absolute()))
+        f.write_str(&shown_uri(&self.absolute()))
     }
 }
 
@@ -149,22 +150,6 @@ impl fmt::Debug for ObjectUri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
-}
-
-/// A uri fit for a message: without userinfo, query and control characters.
-pub fn shown(uri: &str) -> String {
-    let text = match uri.split_once("://") {
-        // A `?` is literal there, so what follows it must be seen.
-        Some(("s3" | "file", _)) => uri.to_owned(),
-        None => uri.split('?').next().unwrap_or_default().to_owned(),
-        Some((scheme, rest)) => {
-            let rest = rest.split(['?', '#']).next().unwrap_or_default();
-            let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-            let host = authority.rsplit('@').next().unwrap_or_default();
-            format!("{scheme}://{host}{path}")
-        }
-    };
-    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }
 
 fn absolute(scheme: &str, rest: &str) -> std::result::Result<ObjectUri, String> {

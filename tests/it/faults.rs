@@ -39,6 +39,7 @@ fn quick() -> Patience {
         object_min: Duration::ZERO,
         object_max: Duration::from_secs(60),
         origin_max: Duration::from_millis(300),
+        few: 6,
         vain_max: 20,
     }
 }
@@ -323,4 +324,37 @@ fn a_bomb_fails_and_the_rest_goes_on() {
     let Ended::Done(total) = world.run().expect("runs") else { panic!("done") };
     assert_eq!((total.rows, total.microshards.failed), (2, 1));
     assert!(world.failures()[0].1.contains("--max-microshard-bytes"), "{:?}", world.failures());
+}
+
+#[test]
+fn an_origin_where_everything_is_missing_stops_the_run_and_fails_nothing() {
+    let world = World::new();
+    world.snapshot(10);
+    spoil(&world.origin, 1..=10, status(404));
+    let error = format!("{:#}", world.run().expect_err("stops"));
+    assert!(error.contains("404") && error.contains("--source"), "{error}");
+    assert_eq!(world.failures(), vec![]);
+}
+
+#[test]
+fn the_last_few_objects_of_a_queue_may_all_be_denied_and_fail_alone() {
+    let world = World::new();
+    world.snapshot(3);
+    spoil(&world.origin, 2..=3, status(403));
+    // One of three is not served for nearly all: together with the two it is judged by the first.
+    spoil(&world.origin, 1..=1, ok(ROW));
+    let first = world.run();
+    assert!(first.is_err(), "nothing had been served before, and most is denied");
+    spoil(&world.origin, 2..=3, ok(ROW));
+    assert!(matches!(world.run().expect("runs"), Ended::Done(_)));
+    let mut intake = Intake::begin(&world.queue()).expect("begins");
+    world.origin.on("/9", [status(403)]);
+    let uri = format!("{}/9", world.origin.url);
+    intake.add(&Item { microshard_id: Some(9), language: "en".into(), uri, ..Item::default() }).expect("adds");
+    let policy = Policy { rows_max: 1, bytes_max: None, microshards_max: Some(1), remainder: Remainder::Spread };
+    let snapshot = NewSnapshot { run_id: "run".into(), number: Number::From(0), claim: String::new() };
+    intake.plan(&snapshot, &policy, &naming::shard_name).expect("plans");
+    assert!(matches!(world.run().expect("runs"), Ended::Done(_)), "a queue that was served before ends");
+    let failures = world.failures();
+    assert!(failures.len() == 1 && failures[0].1.contains("403"), "{failures:?}");
 }

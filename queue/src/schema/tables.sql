@@ -50,6 +50,7 @@ CREATE TABLE shards(
   first    INTEGER NOT NULL, last INTEGER NOT NULL CHECK(last >= first),   -- its microshards, by seq
   members  INTEGER NOT NULL CHECK(members >= 0),   -- of those, the ones that are no exceptions
   work     INTEGER NOT NULL CHECK(work >= 0),      -- planned rows, or microshards where the manifest has no counts
+  rows_planned INTEGER,                            -- rows as the manifest counts them
   bytes_planned INTEGER,                           -- input bytes as the manifest counts them
   closed_by TEXT NOT NULL,                         -- which limit closed it
   state    INTEGER NOT NULL CHECK(state BETWEEN 0 AND 5),  -- 0 pending 1 waiting 2 claimed 3 published 4 failed 5 held

@@ -127,3 +127,27 @@ fn a_held_shard_that_was_released_is_not_brought_back_by_retry() {
     assert!(claim_at(&queue, 0).is_none());
     assert_sound(&queue);
 }
+
+#[test]
+fn what_was_released_is_taken_again_when_the_manifest_lists_it_again() {
+    let world = World::with(4, 2);
+    let queue = world.queue();
+    let snapshot = queue.snapshots().expect("reads")[0].snapshot;
+    queue.release_unworked(snapshot, &mut |_| {}).expect("releases");
+    let planned = world.snapshot("run", &items("en", [2, 3, 4]), Every(3, false)).expect("plans");
+    assert_eq!((planned.added, planned.known), (3, 0));
+    assert_eq!(ids(&claim(&queue)), [2, 3, 4]);
+    assert_eq!(queue.status().expect("reads")[0].microshards.total(), 3, "1 is the manifest's");
+    assert_sound(&queue);
+}
+
+#[test]
+fn what_the_manifest_refused_stays_on_record() {
+    let world = World::with(2, 2);
+    publish_all(&world);
+    let queue = world.queue();
+    queue.mark_synced(&[(1, Some("microshard 1 is somebody else's".into()))], &[]).expect("marks");
+    let refusals = queue.refusals().expect("reads");
+    assert_eq!(refusals.len(), 1);
+    assert!(refusals[0].contains("run-en-000-00000") && refusals[0].contains("somebody else's"), "{refusals:?}");
+}
