@@ -42,7 +42,10 @@ fn run_and_kill(world: &World, command: &str, delay: Duration, why: &str) -> End
 fn kill(world: &World, kills: u32, reach: f64, snapshot: &str, run: &str, mut check: impl FnMut(&str, &str)) {
     let seed = std::env::var("KILL_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
     let why = format!("KILL_SEED={seed}");
-    println!("{why}");
+    #[expect(clippy::print_stdout, reason = "shown with whatever assertion fails")]
+    {
+        println!("{why}");
+    }
     let mut random = fastrand::Rng::with_seed(seed);
     let begin = |round: u32| {
         for file in ["queue.db", "queue.db-wal", "queue.db-shm", "queue.db.slots"] {
