@@ -4,6 +4,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -65,7 +66,11 @@ pub fn generate(plan: &Generate, progress: &mut dyn FnMut(u64)) -> Result<Genera
     fs::create_dir_all(&objects).with_context(|| format!("failed to create {}", objects.display()))?;
 
     let manifest = plan.dir.join("manifest.csv");
-    let draft = tempfile::NamedTempFile::new_in(&plan.dir)
+    // A server that runs as somebody else must be able to read it, as it can the microshards.
+    let readable = fs::Permissions::from_mode(0o666);
+    let draft = tempfile::Builder::new()
+        .permissions(readable)
+        .tempfile_in(&plan.dir)
         .with_context(|| format!("failed to create a file in {}", plan.dir.display()))?;
     let mut done = Generated {
         manifest: manifest.clone(),
