@@ -18,7 +18,8 @@ fn no_hot_statement_scans_or_sorts() {
             .expect("explains")
             .collect::<rusqlite::Result<_>>()
             .expect("reads");
-        let plan = plan.join("; ");
+        // A SELECT without FROM "scans" its one constant row.
+        let plan = plan.join("; ").replace("SCAN CONSTANT ROW", "");
         assert!(!plan.contains("SCAN"), "{sql}\n{plan}");
         assert!(!plan.contains("TEMP B-TREE"), "{sql}\n{plan}");
     }
