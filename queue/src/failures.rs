@@ -112,11 +112,11 @@ impl Queue {
         Ok(())
     }
 
-    /// What was held when its snapshot was released belongs to others now; returns how many stay failed.
+    /// What was released while it was held belongs to others now; returns how many stay failed.
     fn leave_released(&self) -> Result<u64> {
         let left = self.execute(
             "DELETE FROM chosen WHERE seq IN (SELECT e.seq FROM exceptions e JOIN shards s ON s.shard = e.shard
-               JOIN snapshots n ON n.snapshot = s.snapshot WHERE s.state = 5 AND n.released_at IS NOT NULL)",
+               WHERE s.state = 5 AND s.error = 'released to the manifest')",
             params![],
         )?;
         Ok(left as u64)

@@ -263,7 +263,7 @@ impl Queue {
                 params![snapshot],
             )?;
             self.execute(
-                "UPDATE shards SET error = 'released to the manifest' WHERE snapshot = ?1 AND state = 5 AND error IS NULL",
+                "UPDATE shards SET error = 'released to the manifest' WHERE snapshot = ?1 AND state = 5",
                 params![snapshot],
             )?;
             self.execute("UPDATE snapshots SET released_at = ?2 WHERE snapshot = ?1", params![snapshot, now_ms()])?;

@@ -3,6 +3,7 @@
 mod claims;
 mod files;
 mod intake;
+mod model;
 mod plans;
 mod recovery;
 mod results;

@@ -1,6 +1,6 @@
 //! A queue in a temporary directory, and short ways to fill it and to work on it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use microshard_queue::{
     Claimer, Cut, Finish, Finished, GroupTotals, Intake, Item, Job, Lease, NewSnapshot, Number, Outcome, Planned,
@@ -37,7 +37,10 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new() -> World {
-        let directory = tempfile::tempdir().expect("a directory");
+        // In memory where there is such a place: these tests commit thousands of times, and kill nothing but processes.
+        let memory = Path::new("/dev/shm");
+        let directory = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+        let directory = directory.expect("a directory");
         let path = directory.path().join("queue.db");
         World { directory, path }
     }
