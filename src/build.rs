@@ -85,6 +85,8 @@ impl<'a> ShardBuilder<'a> {
 
     fn append(&mut self, member: &Member, body: &[u8]) -> Result<(), Pause> {
         let _slot = self.slots.hold(rayon::current_thread_index().unwrap_or(0), member.seq);
+        #[cfg(feature = "test-faults")]
+        crate::faults::before_decode(member.microshard_id);
         let bad = |bad| Pause::Bad(self.next, bad);
         verify(member, body).map_err(bad)?;
         let rows = self.reader.read(body, self.limits).map_err(bad)?;

@@ -22,6 +22,7 @@ mod monitor;
 mod nginx;
 mod origin;
 mod plan;
+mod poison;
 mod postgres;
 mod readme;
 mod s3;
