@@ -43,6 +43,8 @@ impl Queue {
         let queue = Queue { conn, path: path.to_owned() };
         queue.check_ours()?;
         queue.set_pragmas()?;
+        #[cfg(feature = "test-faults")]
+        let queue = crate::faults::watched(queue);
         Ok(queue)
     }
 

@@ -8,7 +8,6 @@ mod end_to_end;
 mod faults;
 mod faulty;
 mod formats;
-mod interrupt;
 mod kills;
 mod listing;
 mod manifest_claim;
