@@ -7,7 +7,7 @@ use rusqlite::{OptionalExtension, Row, params};
 use crate::error::{Error, Named, Result};
 use crate::file::{Queue, now_ms};
 use crate::intake::{Cut, GroupTotals, NameShard, NewSnapshot, Number, Planned, Planner, Size};
-use crate::staging::{Item, Staging};
+use crate::staging::{Item, Language, PLAN_ORDER, Staging};
 
 /// Held shards that a later snapshot of the run takes apart: remainders, which it plans again, and what was released, which
 /// is the manifest's. Not those that wait for `retry`, or that came from one.
@@ -88,7 +88,11 @@ impl<'a> Copying<'a> {
     }
 
     pub(crate) fn run(mut self, staging: &Staging, planner: &dyn Planner, name: &NameShard) -> Result<Planned> {
-        let result = self.copy(staging).and_then(|()| self.plan(planner, name));
+        let copied = match staging.attachable()? {
+            Some(staged) if self.new => self.load(staging, staged),
+            _ => self.copy(staging),
+        };
+        let result = copied.and_then(|()| self.plan(planner, name));
         if let Err(error) = result {
             if !self.new {
                 self.queue.roll_back()?;
@@ -97,6 +101,28 @@ impl<'a> Copying<'a> {
             return Err(error);
         }
         Ok(self.planned)
+    }
+
+    /// A first load: one statement a language inside SQLite, and the ranges follow from the totals.
+    fn load(&mut self, staging: &Staging, staged: &str) -> Result<()> {
+        let path = &self.queue.path;
+        let conn = &self.queue.conn;
+        conn.execute("ATTACH ?1 AS staging", [staged]).named("read", path)?;
+        conn.execute_batch("BEGIN").named("write", path)?;
+        let mut first = self.first_new;
+        for Language { table, totals, .. } in staging.languages() {
+            let sql = format!(
+                "INSERT INTO microshards(run, microshard_id, uri, uri_hash, rows, bytes, sha256, created_at, updated_at)
+                 SELECT ?1, microshard_id, uri, uri_hash, rows, bytes, sha256, created_at, updated_at
+                 FROM staging.{table} ORDER BY {PLAN_ORDER}"
+            );
+            conn.execute(&sql, [self.run]).named("sort", path)?;
+            let last = first + totals.microshards as i64 - 1;
+            self.groups.push(Group { totals: totals.clone(), first, last });
+            self.planned.added += totals.microshards;
+            first = last + 1;
+        }
+        conn.execute_batch("COMMIT; DETACH staging").named("write", path)
     }
 
     fn copy(&mut self, staging: &Staging) -> Result<()> {
@@ -183,14 +209,11 @@ impl<'a> Copying<'a> {
 
     fn count(&mut self, item: &Item, seq: i64) {
         if self.groups.last().is_none_or(|group| group.totals.language != item.language) {
-            let totals = GroupTotals { language: item.language.clone(), microshards: 0, rows: Some(0), bytes: Some(0) };
-            self.groups.push(Group { totals, first: seq, last: seq });
+            self.groups.push(Group { totals: GroupTotals::none_of(&item.language), first: seq, last: seq });
         }
         if let Some(group) = self.groups.last_mut() {
             group.last = seq;
-            group.totals.microshards += 1;
-            group.totals.rows = group.totals.rows.zip(item.rows).map(|(sum, rows)| sum + u64::from(rows));
-            group.totals.bytes = group.totals.bytes.zip(item.bytes).map(|(sum, bytes)| sum.saturating_add(bytes));
+            group.totals.add(item);
         }
     }
 
