@@ -140,6 +140,7 @@ impl Intake {
     pub fn plan(mut self, snapshot: &NewSnapshot, planner: &dyn Planner, name: &NameShard) -> Result<Planned> {
         if self.path.exists() {
             let queue = Queue::open(&self.path)?;
+            remove(&with_suffix(&self.path, ".loading"))?;
             queue.drop_unplanned()?;
             self.restage_held(&queue, &snapshot.run_id)?;
             return Copying::new(&queue, false, snapshot)?.run(&self.staging, planner, name);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, OpenFlags, Row, params};
 
 use crate::copying::uri_hash;
 use crate::error::{Named, Result};
@@ -57,7 +57,8 @@ pub(crate) const PLAN_ORDER: &str = "created_at, microshard_id, uri";
 impl Staging {
     pub(crate) fn create(path: &Path) -> Result<Staging> {
         remove(path)?;
-        let conn = Connection::open(path).named("create", path)?;
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let conn = Connection::open_with_flags(path, flags).named("create", path)?;
         conn.execute_batch(
             "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA cache_size=-32768; PRAGMA locking_mode=EXCLUSIVE;
              PRAGMA temp_store=FILE; BEGIN;",

@@ -1,6 +1,7 @@
 //! `verify`: reads every published shard again, and compares it with the queue, the index and, with `--source`, its
 //! microshards. Writes nothing.
 
+use std::collections::{HashMap, HashSet};
 use std::io::Write;
 
 use anyhow::{Context, Result, bail};
@@ -83,16 +84,18 @@ fn published(queue: &Queue) -> Result<Vec<PlannedShard>> {
 /// What the index says against what the queue says.
 fn compare_index(shards: &[PlannedShard], index: Option<&Index>, queue_id: &str) -> Vec<String> {
     let Some(index) = index else { return vec!["there is no dataset index: `compact-local run` writes it".to_owned()] };
-    let mut wrong = Vec::new();
-    let ours: Vec<_> = index.shards.iter().filter(|shard| shard.queue == queue_id).collect();
-    if ours.len() != shards.len() {
-        wrong.push(format!("the index lists {} shards of this queue, the queue {}", ours.len(), shards.len()));
+    let mut wrong = index.faults();
+    let by_uri: HashMap<&str, &index::Shard> = index.shards.iter().map(|entry| (entry.uri.as_str(), entry)).collect();
+    let published: HashSet<&str> =
+        shards.iter().filter_map(|shard| shard.receipt.as_ref()).map(|receipt| receipt.key.as_str()).collect();
+    for entry in index.shards.iter().filter(|entry| entry.queue == queue_id && !published.contains(entry.uri.as_str()))
+    {
+        wrong.push(format!("{}: the index lists it, the queue has not published it", entry.uri));
     }
     for shard in shards {
         let Some(receipt) = &shard.receipt else { continue };
-        let same = ours.iter().any(|entry| {
-            entry.uri == receipt.key
-                && (entry.rows, entry.bytes, entry.microshards) == (receipt.rows, receipt.bytes_out, shard.members)
+        let same = by_uri.get(receipt.key.as_str()).is_some_and(|entry| {
+            (entry.rows, entry.bytes, entry.microshards) == (receipt.rows, receipt.bytes_out, shard.members)
                 && entry.sha256 == hex::encode(&receipt.sha256)
         });
         if !same {
