@@ -26,7 +26,7 @@ use crate::monitor::{Amount, Event, LanguageTotals, Monitor};
 use crate::park::Park;
 use crate::slots::Slots;
 use crate::stop::{Stop, StopOnPanic};
-use crate::store::{self, ObjectStore, Sources};
+use crate::store::{self, ObjectStore, Sources, Trouble};
 
 /// A fetcher's stack: TLS and an HTTP client fit into half of it (CRATES: 256 KiB suffice).
 const FETCHER_STACK: usize = 512 << 10;
@@ -70,7 +70,7 @@ pub fn run(config: &Config, monitor: &dyn Monitor, interrupt: &Interrupt) -> Res
     config.output.bind(&queue)?;
     store.check_writable()?;
     let slots = Slots::open(&with_suffix(queue.path(), ".slots"))?;
-    let owner = start(&queue, store.as_ref(), &slots)?;
+    let owner = start(&queue, store.as_ref(), &slots, monitor)?;
     let sources = Sources::new(config.store.clone(), config.threads);
     isolate::try_suspects(&queue, &mut sources.reader(), &slots, &config.output)?;
     let stop = Stop::default();
@@ -118,16 +118,26 @@ struct Shared<'a> {
 }
 
 /// Takes over what a dead runner left: claims, suspects, uploads in parts, temporary files.
-fn start(queue: &Queue, store: &dyn ObjectStore, slots: &Slots) -> Result<String> {
-    let owner = format!("{:016x}", fastrand::u64(..));
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    queue.start_runner(&owner, &host, &slots.suspects())?;
-    slots.clear();
+fn start(queue: &Queue, store: &dyn ObjectStore, slots: &Slots, monitor: &dyn Monitor) -> Result<String> {
     for (key, upload_id) in queue.uploads()? {
-        store.abort(&key, &upload_id)?;
-        queue.upload_ended(&key, &upload_id)?;
+        match store.abort(&key, &upload_id) {
+            Ok(()) => queue.upload_ended(&key, &upload_id)?,
+            // Some stores say so of an upload that is no more. It stays on record and is tried again at the next start.
+            Err(error) if error.trouble == Trouble::Denied => {
+                monitor.event(&Event::UploadNotAborted { key, why: error.to_string() });
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
     store.sweep()?;
+    let owner = format!("{:016x}", fastrand::u64(..));
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let started = queue.start_runner(&owner, &host, &slots.suspects());
+    if !matches!(started, Err(microshard_queue::Error::Database { .. })) {
+        // The suspects are on record, also where the runner is not to start.
+        slots.clear();
+    }
+    started?;
     Ok(owner)
 }
 
