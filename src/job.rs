@@ -145,11 +145,9 @@ impl Work<'_> {
 
     /// How the job ends where there is nothing to publish, or it must wait.
     fn without_object(&self, built: &Built, hold_on_failure: bool) -> Option<Outcome> {
-        if hold_on_failure && !self.failures.is_empty() {
-            return Some(Outcome::Held(format!(
-                "{} of its microshards failed: `retry` brings it back",
-                self.failures.len()
-            )));
+        let failed = self.failures.len() as u64 + self.job.failed_before;
+        if hold_on_failure && failed > 0 {
+            return Some(Outcome::Held(format!("{failed} of its microshards failed: `retry` brings it back")));
         }
         if built.microshards == 0 {
             return Some(Outcome::Failed("all its microshards failed".to_owned()));

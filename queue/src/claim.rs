@@ -54,6 +54,8 @@ pub struct Job {
     pub deferrals: u32,
     /// Its microshards in order, without those that failed before.
     pub members: Vec<Member>,
+    /// How many of its microshards failed before.
+    pub failed_before: u64,
 }
 
 /// One microshard of a job.
@@ -203,13 +205,15 @@ impl Queue {
             .prepare_cached("SELECT r.run_id, g.language FROM groups g JOIN runs r ON r.run = g.run WHERE g.grp = ?1")
             .and_then(|mut select| select.query_row([claimed.grp], |row| Ok((row.get(0)?, row.get(1)?))))
             .named("read", &self.path)?;
+        let members = self.members(claimed.first, claimed.last)?;
         Ok(Job {
+            failed_before: (claimed.last - claimed.first + 1) as u64 - members.len() as u64,
             lease: Lease { shard: claimed.shard, attempt: claimed.attempt, pulse: Pulse::default() },
             run_id,
             language,
             name: claimed.name,
             deferrals: claimed.deferrals,
-            members: self.members(claimed.first, claimed.last)?,
+            members,
         })
     }
 

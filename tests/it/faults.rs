@@ -302,6 +302,18 @@ fn on_failure_hold_keeps_the_shard_back_until_retry_and_then_builds_it_whole() {
 }
 
 #[test]
+fn a_failure_before_a_deferral_still_holds_the_shard() {
+    let mut world = World::new();
+    world.hold_on_failure = true;
+    world.snapshot(3);
+    world.origin.on("/2", [status(404)]);
+    let busy = || status(503);
+    world.origin.on("/3", [busy(), busy(), busy(), busy(), busy(), ok(ROW)]);
+    let Ended::Done(total) = world.run().expect("runs") else { panic!("done") };
+    assert_eq!((total.shards.held, total.shards.published, total.microshards.failed), (1, 0, 1));
+}
+
+#[test]
 fn an_object_of_somebody_elses_under_a_shards_name_is_never_overwritten() {
     let world = World::new();
     world.snapshot(2);
