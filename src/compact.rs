@@ -24,7 +24,7 @@ use crate::monitor::{Amount, Event, LanguageTotals, Monitor};
 use crate::park::Park;
 use crate::slots::Slots;
 use crate::stop::{Stop, StopOnPanic};
-use crate::store::{self, ObjectStore, Sources};
+use crate::store::{self, ObjectStore, Sources, Trouble};
 
 /// A fetcher's stack: TLS and an HTTP client fit into half of it (CRATES: 256 KiB suffice).
 const FETCHER_STACK: usize = 512 << 10;
@@ -105,7 +105,12 @@ fn start(queue: &Queue, store: &dyn ObjectStore, slots: &Slots, monitor: &dyn Mo
     queue.start_runner(&owner, &host, &slots.suspects())?;
     slots.clear();
     for (key, upload_id) in queue.uploads()? {
-        store.abort(&key, &upload_id)?;
+        match store.abort(&key, &upload_id) {
+            // The right to abort has just been tried (`check_writable`): this upload is there no more. It was completed
+            // before its runner died, and some stores refuse what they do not know.
+            Err(error) if matches!(error.trouble, Trouble::Denied | Trouble::Gone) => {}
+            aborted => aborted?,
+        }
         queue.upload_ended(&key, &upload_id)?;
     }
     store.sweep()?;
