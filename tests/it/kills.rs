@@ -13,33 +13,51 @@ use crate::world::{World, digest, files};
 enum End {
     Killed,
     Finished,
-    /// A bound on deaths was reached, as it should after so many: it is not what is tested here.
-    BoundReached,
+    /// It refused to begin, after so many deaths without progress; the next one may.
+    Refused,
+    /// A shard was given up after so many deaths: right, but not what is tested here.
+    GivenUp,
 }
 
-/// Runs `command` and kills it after `delay`, if it is still at work then.
-fn run_and_kill(world: &World, command: &str, delay: Duration, why: &str) -> End {
+/// Runs `command` and kills it after `delay`, if it is still at work then; without a delay it is let alone.
+fn run_and_kill(world: &World, command: &str, delay: Option<Duration>, why: &str) -> End {
     let mut running = world.start(command);
-    // A random moment is the point here.
-    std::thread::sleep(delay);
-    if running.is_at_work() {
-        running.signal(Signal::KILL);
+    if let Some(delay) = delay {
+        // A random moment is the point here.
+        std::thread::sleep(delay);
+        if running.is_at_work() {
+            running.signal(Signal::KILL);
+        }
     }
     let ran = running.wait();
     match ran.code {
         -9 => End::Killed,
         0 => End::Finished,
-        1 if ran.stderr.contains("runs in a row died without publishing a shard") => End::BoundReached,
+        1 if ran.stderr.contains("runs in a row died without publishing a shard") => End::Refused,
         3 if world.ok("failures --queue queue.db").lines().all(|line| line.contains("the process died")) => {
-            End::BoundReached
+            End::GivenUp
         }
         _ => panic!("{why}: a run ended with {}: {}{}", ran.code, ran.stdout, ran.stderr),
     }
 }
 
-/// Kills `kills` runners in all, each at most `reach` times as long after its start as an undisturbed one takes. Whenever
-/// one is finished, calls `check` and begins anew, with a new queue and, for the number of the round, `{}` in `run`.
-fn kill(world: &World, kills: u32, reach: f64, snapshot: &str, run: &str, mut check: impl FnMut(&str, &str)) {
+/// What is killed, and how often.
+struct Kills<'a> {
+    world: &'a World,
+    kills: u32,
+    /// A runner is killed at most so many times as long after its start as an undisturbed one takes.
+    reach: f64,
+    /// The command that makes `queue.db` anew.
+    snapshot: &'a str,
+    /// The command that is killed; `{}` stands for the number of the round.
+    run: &'a str,
+    /// Waits until servers have done what the dead runner asked for.
+    settle: &'a dyn Fn(),
+}
+
+/// Kills runners. Whenever one is finished, calls `check` with the round and begins the next one, with a new queue.
+fn kill(what: &Kills<'_>, mut check: impl FnMut(&str, &str)) {
+    let Kills { world, kills, reach, snapshot, run, settle } = *what;
     let seed = std::env::var("KILL_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
     let why = format!("KILL_SEED={seed}");
     #[expect(clippy::print_stdout, reason = "shown with whatever assertion fails")]
@@ -64,14 +82,21 @@ fn kill(world: &World, kills: u32, reach: f64, snapshot: &str, run: &str, mut ch
     for round in 1.. {
         let command = begin(round);
         loop {
-            if killed == kills {
-                world.ok(&command);
-                return check(&round.to_string(), &why);
-            }
-            match run_and_kill(world, &command, undisturbed.mul_f64(reach * random.f64()), &why) {
-                End::Killed => killed += 1,
-                End::Finished => break check(&round.to_string(), &why),
-                End::BoundReached => break,
+            let delay = (killed < kills).then(|| undisturbed.mul_f64(reach * random.f64()));
+            match run_and_kill(world, &command, delay, &why) {
+                End::Killed => {
+                    killed += 1;
+                    settle();
+                }
+                End::Finished => {
+                    check(&round.to_string(), &why);
+                    if killed == kills {
+                        return;
+                    }
+                    break;
+                }
+                End::Refused => {}
+                End::GivenUp => break,
             }
         }
     }
@@ -86,7 +111,10 @@ fn twenty_kills_leave_the_bytes_of_an_undisturbed_run() {
         served.generated.manifest.display(),
         served.nginx.url
     );
-    kill(&world, 20, 1.0, &snapshot, "run --queue queue.db --output out{}", |round, why| {
+    let run = "run --queue queue.db --output out{}";
+    // nginx only reads.
+    let kills = Kills { world: &world, kills: 20, reach: 1.0, snapshot: &snapshot, run, settle: &|| {} };
+    kill(&kills, |round, why| {
         assert_eq!(world.digest(&format!("out{round}")), world.digest("out0"), "{why}, round {round}");
         world.ok("sync-back --queue queue.db");
         let shards = world.json("status --queue queue.db --json")["shards"].clone();
@@ -113,8 +141,9 @@ fn kills_during_uploads_in_parts_leave_neither_parts_nor_other_bytes() {
         objects.retain(|name, _| !name.contains(".bucket-"));
         objects
     };
-    // The runs between are not killed so often that the bound on lost leases is reached.
-    kill(&world, 10, 1.5, &snapshot, run, |round, why| {
+    // Not so often between two runs that are finished that the bound on lost leases is reached.
+    let kills = Kills { world: &world, kills: 10, reach: 1.5, snapshot: &snapshot, run, settle: &|| server.settle() };
+    kill(&kills, |round, why| {
         assert_eq!(objects(round), objects("0"), "{why}, round {round}");
         let shard = objects(round).into_keys().find(|name| name.ends_with(".zst")).unwrap();
         let bytes = std::fs::metadata(bucket.join(format!("out{round}/{shard}"))).unwrap().len();

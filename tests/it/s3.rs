@@ -2,7 +2,8 @@
 //! processes reach it by `environment`.
 
 use std::path::Path;
-use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use compact_local::cli::StoreArgs;
 use compact_local::store::StoreSettings;
@@ -20,6 +21,7 @@ static RUNTIME: LazyLock<tokio::runtime::Runtime> = LazyLock::new(|| tokio::runt
 pub(crate) struct Server {
     pub(crate) endpoint: String,
     pub(crate) root: TempDir,
+    connections: Arc<AtomicUsize>,
 }
 
 pub(crate) fn server() -> Server {
@@ -29,17 +31,23 @@ pub(crate) fn server() -> Server {
     let service = service.build();
     let listener = RUNTIME.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let connections = Arc::<AtomicUsize>::default();
+    let open = Arc::clone(&connections);
     RUNTIME.spawn(async move {
         while let Ok((socket, _)) = listener.accept().await {
-            let service = service.clone();
+            let (service, open) = (service.clone(), Arc::clone(&open));
+            open.fetch_add(1, Ordering::SeqCst);
             tokio::spawn(async move {
-                let server = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+                let mut server = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+                // As with a store in the cloud, a request that has come is carried out, whether its client lives or not.
+                server.http1().half_close(true);
                 // A client that hangs up is none of the server's business.
                 let _ = server.serve_connection(TokioIo::new(socket), service).await;
+                open.fetch_sub(1, Ordering::SeqCst);
             });
         }
     });
-    Server { endpoint, root }
+    Server { endpoint, root, connections }
 }
 
 impl Server {
@@ -61,6 +69,13 @@ impl Server {
 
     pub(crate) fn settings(&self) -> StoreSettings {
         settings(&self.endpoint)
+    }
+
+    /// Waits until what dead clients have asked for is done.
+    pub(crate) fn settle(&self) {
+        while self.connections.load(Ordering::SeqCst) > 0 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
     }
 
     /// Files of uploads in parts that are neither completed nor aborted.
