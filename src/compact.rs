@@ -4,11 +4,12 @@
 //! queue's writer for requests. The graph has no cycle. Work ends when senders are dropped: lanes first, then the rest.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use crossbeam_channel::bounded;
 use microshard_queue::{Acquired, Client, GroupStatus, Lock, LockKind, Queue, with_suffix};
 
@@ -20,6 +21,7 @@ use crate::interrupt::Interrupt;
 use crate::isolate;
 use crate::job::{RunError, Tools};
 use crate::lane::{self, Lane};
+use crate::manifest::Held;
 use crate::monitor::{Amount, Event, LanguageTotals, Monitor};
 use crate::park::Park;
 use crate::slots::Slots;
@@ -64,15 +66,19 @@ pub fn run(config: &Config, monitor: &dyn Monitor, interrupt: &Interrupt) -> Res
     let only = config.only.as_deref();
     only.map(|run_id| queue.run_named(run_id)).transpose()?;
     let store = store::open(&config.output.location, &config.store, &queue.queue_id()?)?;
+    refuse_output_in_listing(&queue, &config.output.location)?;
     config.output.bind(&queue)?;
     store.check_writable()?;
-    let slots = Slots::open(&with_suffix(&config.queue, ".slots"))?;
+    let slots = Slots::open(&with_suffix(queue.path(), ".slots"))?;
     let owner = start(&queue, store.as_ref(), &slots, monitor)?;
     let sources = Sources::new(config.store.clone(), config.threads);
     isolate::try_suspects(&queue, &mut sources.reader(), &slots, &config.output)?;
     let stop = Stop::default();
     let shared =
         Shared { config, store: store.as_ref(), sources: &sources, slots: &slots, stop: &stop, monitor, interrupt };
+    let groups = queue.status()?;
+    let ours = groups.iter().filter(|group| only.is_none_or(|only| group.run_id == only));
+    monitor.event(&Event::Started { languages: ours.map(language_totals).collect() });
     let mut total = total(&queue, only)?;
     // A snapshot may add shards in the very moment the last lane ends.
     while total.shards.pending > 0 && !interrupt.requested() {
@@ -85,6 +91,19 @@ pub fn run(config: &Config, monitor: &dyn Monitor, interrupt: &Interrupt) -> Res
     }
     monitor.event(&Event::Finished { elapsed: started.elapsed() });
     Ok(if total.shards.pending == 0 { Ended::Done(total) } else { Ended::Interrupted(total) })
+}
+
+/// Shards in a directory that is a listing would be taken for microshards by the next snapshot.
+fn refuse_output_in_listing(queue: &Queue, output: &str) -> Result<()> {
+    for snapshot in queue.snapshots()? {
+        if let Ok(Held::Listing { listing }) = Held::parse(&snapshot.claim)
+            && Path::new(&listing).is_dir()
+            && Path::new(output).starts_with(&listing)
+        {
+            bail!("--output {output} is inside the manifest {listing}: its shards would be listed as microshards");
+        }
+    }
+    Ok(())
 }
 
 /// What everything in a run shares.
@@ -100,21 +119,25 @@ struct Shared<'a> {
 
 /// Takes over what a dead runner left: claims, suspects, uploads in parts, temporary files.
 fn start(queue: &Queue, store: &dyn ObjectStore, slots: &Slots, monitor: &dyn Monitor) -> Result<String> {
-    let owner = format!("{:016x}", fastrand::u64(..));
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    queue.start_runner(&owner, &host, &slots.suspects())?;
-    slots.clear();
     for (key, upload_id) in queue.uploads()? {
         match store.abort(&key, &upload_id) {
-            // The right to abort has just been tried (`check_writable`): this upload is there no more. It was completed
-            // before its runner died, and some stores refuse what they do not know.
-            Err(error) if matches!(error.trouble, Trouble::Denied | Trouble::Gone) => {}
-            aborted => aborted?,
+            Ok(()) => queue.upload_ended(&key, &upload_id)?,
+            // Some stores say so of an upload that is no more. It stays on record and is tried again at the next start.
+            Err(error) if error.trouble == Trouble::Denied => {
+                monitor.event(&Event::UploadNotAborted { key, why: error.to_string() });
+            }
+            Err(error) => return Err(error.into()),
         }
-        queue.upload_ended(&key, &upload_id)?;
     }
     store.sweep()?;
-    monitor.event(&Event::Started { languages: queue.status()?.iter().map(language_totals).collect() });
+    let owner = format!("{:016x}", fastrand::u64(..));
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let started = queue.start_runner(&owner, &host, &slots.suspects());
+    if !matches!(started, Err(microshard_queue::Error::Database { .. })) {
+        // The suspects are on record, also where the runner is not to start.
+        slots.clear();
+    }
+    started?;
     Ok(owner)
 }
 

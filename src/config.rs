@@ -58,10 +58,12 @@ impl Config {
     pub fn from_args(args: &cli::Run) -> Result<Config> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let location = match Location::parse(&args.output).context("--output cannot be used")? {
-            Location::Directory(path) => std::path::absolute(&path)
-                .with_context(|| format!("--output {} cannot be used", path.display()))?
-                .display()
-                .to_string(),
+            Location::Directory(path) => {
+                let absolute = std::path::absolute(&path);
+                let absolute = absolute.with_context(|| format!("--output {} cannot be used", path.display()))?;
+                // Without a final slash: the same directory is the same option.
+                absolute.components().collect::<PathBuf>().display().to_string()
+            }
             other => other.to_string(),
         };
         Ok(Config {

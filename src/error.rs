@@ -56,9 +56,26 @@ impl StoreError {
 
     /// A local I/O error.
     pub fn local(operation: &'static str, object: impl Into<String>, error: std::io::Error) -> StoreError {
-        let trouble = if error.kind() == std::io::ErrorKind::NotFound { Trouble::Gone } else { Trouble::Local };
-        let cause = error.to_string();
+        let trouble = local_trouble(operation, &error);
+        let advice = if trouble == Trouble::Misconfigured { ": raise `ulimit -n`, or lower --threads" } else { "" };
+        let cause = format!("{error}{advice}");
         StoreError { operation, object: object.into(), trouble, cause, source: Some(Box::new(error)) }
+    }
+}
+
+/// What an error of the file system means: of one file, of what is read in general, or of this process.
+fn local_trouble(operation: &str, error: &std::io::Error) -> Trouble {
+    // ENOMEM, EAGAIN, ENFILE, EMFILE: this process, or the machine, is at its limits.
+    const LIMITS: [i32; 4] = [12, 11, 23, 24];
+    // EIO, ENOTCONN, ESTALE: a disk or a network file system that may come back.
+    const PASSING: [i32; 3] = [5, 107, 116];
+    let code = error.raw_os_error().unwrap_or_default();
+    match error.kind() {
+        _ if LIMITS.contains(&code) => Trouble::Misconfigured,
+        _ if operation == "get" && PASSING.contains(&code) => Trouble::Transient,
+        std::io::ErrorKind::NotFound => Trouble::Gone,
+        std::io::ErrorKind::PermissionDenied if operation == "get" => Trouble::Denied,
+        _ => Trouble::Local,
     }
 }
 
@@ -92,7 +109,11 @@ pub fn sentence(error: &anyhow::Error) -> String {
 pub fn shown_uri(uri: &str) -> String {
     let text = match uri.split_once("://") {
         // A `?` is literal there, so what follows it must be seen.
-        Some(("s3" | "file", _)) => uri.to_owned(),
+        Some(("file", _)) => uri.to_owned(),
+        Some(("s3", rest)) => {
+            let (bucket, key) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            format!("s3://{}{key}", bucket.rsplit('@').next().unwrap_or_default())
+        }
         None => uri.split('?').next().unwrap_or_default().to_owned(),
         Some((scheme, rest)) => {
             let rest = rest.split(['?', '#']).next().unwrap_or_default();
@@ -114,6 +135,7 @@ mod tests {
         assert_eq!(shown_uri(uri), "https://h.example:8080/a/b.jsonl");
         assert_eq!(shown_uri("https://h?sig=s@x/y"), "https://h");
         assert_eq!(shown_uri("s3://bucket/a@b?c"), "s3://bucket/a@b?c");
+        assert_eq!(shown_uri("s3://me:pw@bucket/a"), "s3://bucket/a");
         assert_eq!(shown_uri("a/b\n?sig=s"), "a/b\\n");
     }
 

@@ -95,7 +95,10 @@ pub fn write(queue: &Queue, store: &dyn ObjectStore, output: &Output) -> Result<
         }
         Ok(())
     })?;
+    // Ours stand last, and stay: another queue that built the same shard to the byte has built the same object.
+    shards.reverse();
     shards.sort_by(|one, other| one.uri.cmp(&other.uri));
+    shards.dedup_by(|one, other| one.uri == other.uri);
     let options = Options { format: crate::format::JsonlWriter::EXTENSION.to_owned(), level: output.level };
     let index = Index { version: VERSION, options, totals: Totals::of(&shards), shards };
     if before.as_ref() == Some(&index) {
@@ -116,6 +119,24 @@ pub fn read(store: &dyn ObjectStore) -> Result<Option<Index>> {
     let index: Index =
         serde_json::from_slice(&text).with_context(|| format!("{}/{KEY} is no dataset index", store.base()))?;
     Ok(Some(index))
+}
+
+impl Index {
+    /// What is wrong with it in itself.
+    pub fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        for pair in self.shards.windows(2) {
+            if let [one, other] = pair
+                && one.uri >= other.uri
+            {
+                faults.push(format!("the index lists {} twice, or out of order", other.uri));
+            }
+        }
+        if self.totals != Totals::of(&self.shards) {
+            faults.push("the totals of the index are not the sums of its shards".to_owned());
+        }
+        faults
+    }
 }
 
 impl Totals {

@@ -2,15 +2,13 @@
 //! nothing else is. If the process dies once more, the next start finds that very one in its slot, and it fails; if not,
 //! it is suspect no more. So one bad microshard costs two deaths, and the rest goes on.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use microshard_queue::{Member, Queue};
 
-use crate::build::ShardBuilder;
 use crate::config::Output;
-use crate::fetch::Bodies;
-use crate::format::Limits;
+use crate::format::{JsonlReader, Limits, RowReader};
 use crate::slots::Slots;
-use crate::store::{GetOptions, Reader, Spool};
+use crate::store::{GetOptions, Reader};
 
 /// Tries every suspect alone. What is wrong with one in any other way is found again, and told, when its shard is built.
 pub fn try_suspects(queue: &Queue, reader: &mut Reader, slots: &Slots, output: &Output) -> Result<()> {
@@ -29,13 +27,10 @@ fn decode_alone(member: &Member, reader: &mut Reader, slots: &Slots, output: &Ou
     if reader.get(&member.uri, &mut body, options).is_err() {
         return Ok(false);
     }
-    let mut bodies = Bodies::default();
-    bodies.set(member.seq, body);
-    let spool = Spool { file: tempfile::tempfile().context("failed to make a temporary file")?, path: None };
-    let limits = Limits { bytes_max: output.max_microshard_bytes };
-    let members = std::slice::from_ref(member);
-    let mut shard = ShardBuilder::create(members, slots, limits, output.level, &spool)?;
+    let _slot = slots.hold(0, member.seq);
+    #[cfg(feature = "test-faults")]
+    crate::faults::before_decode(member.microshard_id);
     // Bad or not, it was decoded.
-    let _ = shard.append_all(&bodies);
+    let _ = JsonlReader::default().read(&body, Limits { bytes_max: output.max_microshard_bytes });
     Ok(true)
 }

@@ -240,7 +240,9 @@ fn input_trouble(error: StoreError) -> RunError {
 
 fn output_trouble(error: StoreError) -> RunError {
     let advice = match error.trouble {
-        Trouble::Conflict => ": choose another --output, or move the object away, then run again",
+        Trouble::Conflict => {
+            ": repeat the output options it was written with, choose another --output, or move the object away; then run again"
+        }
         Trouble::Local => ": check free space and permissions, then run again; nothing committed is lost",
         _ => ": set this right, then run again; nothing committed is lost",
     };

@@ -45,6 +45,8 @@ pub mod stop;
 pub mod monitor;
 pub mod demo;
 pub mod error;
+#[cfg(feature = "test-faults")]
+mod faults;
 pub mod hex;
 pub mod interrupt;
 pub mod time;

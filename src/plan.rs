@@ -4,6 +4,9 @@
 
 use microshard_queue::{Cut, GroupTotals, Planner, Result, Size, SizesPass};
 
+/// How many numbers of shards are tried before shards are filled instead: each costs a pass over the group.
+const TRIES: usize = 16;
+
 /// What happens to the rest that does not fill a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Remainder {
@@ -150,7 +153,7 @@ impl Policy {
         let fewest = total.shards(&limits);
         let most = self.fill(sizes, false)?;
         let scarce = scarce(&total, &limits);
-        for shards in fewest..=most.len() as u64 {
+        for shards in (fewest..=most.len() as u64).take(TRIES) {
             if let Some(cuts) = even(&total, &limits, shards, scarce, sizes)? {
                 return Ok(cuts);
             }

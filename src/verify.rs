@@ -33,6 +33,8 @@ pub struct Verified {
     pub bytes: u64,
     /// What is wrong with it.
     pub wrong: Vec<String>,
+    /// Why it could not be compared with its microshards; no fault of the shard.
+    pub not_compared: Option<String>,
 }
 
 impl Verifier<'_> {
@@ -65,13 +67,19 @@ impl Verifier<'_> {
             return Err(format!("has {count} rows, the queue says {}", receipt.rows));
         }
         match self.sources {
-            Some(sources) => self.compare(text, members, sources),
+            Some(sources) => self.compare(text, members, sources, verified),
             None => Ok(()),
         }
     }
 
     /// Every row of every microshard, in order, and nothing else.
-    fn compare(&self, mut text: &[u8], members: &[Member], sources: &Arc<Sources>) -> Result<(), String> {
+    fn compare(
+        &self,
+        mut text: &[u8],
+        members: &[Member],
+        sources: &Arc<Sources>,
+        verified: &mut Verified,
+    ) -> Result<(), String> {
         let mut reader = JsonlReader::default();
         let mut source = sources.reader();
         let mut object = Vec::new();
@@ -81,7 +89,10 @@ impl Verifier<'_> {
                 format!("microshard {} ({}): {what}", member.microshard_id, shown_uri(&member.uri))
             };
             let options = GetOptions { bytes_max, fresh: false };
-            source.get(&member.uri, &mut object, options).map_err(|error| named(&error))?;
+            if let Err(error) = source.get(&member.uri, &mut object, options) {
+                verified.not_compared = Some(error.to_string());
+                return Ok(());
+            }
             let Rows::Lines { text: rows, .. } =
                 reader.read(&object, Limits { bytes_max }).map_err(|bad| named(&bad))?;
             text =

@@ -7,12 +7,12 @@ use rusqlite::{OptionalExtension, Row, params};
 use crate::error::{Error, Named, Result};
 use crate::file::{Queue, now_ms};
 use crate::intake::{Cut, GroupTotals, NameShard, NewSnapshot, Number, Planned, Planner, Size};
-use crate::staging::{Item, Staging};
+use crate::staging::{Item, Language, PLAN_ORDER, Staging};
 
 /// Held shards that a later snapshot of the run takes apart: remainders, which it plans again, and what was released, which
 /// is the manifest's. Not those that wait for `retry`, or that came from one.
 const REOPENED: &str = "s.state = 5 AND (s.error IS NULL OR s.error = 'released to the manifest')
-  AND NOT EXISTS (SELECT 1 FROM exceptions e WHERE e.shard = s.shard)
+  AND NOT EXISTS (SELECT 1 FROM exceptions e WHERE e.shard = s.shard AND e.state = 1)
   AND NOT EXISTS (SELECT 1 FROM exceptions e WHERE e.retried_in = s.shard)";
 
 /// Microshards copied in one transaction: some 50 ms of the writer's time.
@@ -88,7 +88,11 @@ impl<'a> Copying<'a> {
     }
 
     pub(crate) fn run(mut self, staging: &Staging, planner: &dyn Planner, name: &NameShard) -> Result<Planned> {
-        let result = self.copy(staging).and_then(|()| self.plan(planner, name));
+        let copied = match staging.attachable()? {
+            Some(staged) if self.new => self.load(staging, staged),
+            _ => self.copy(staging),
+        };
+        let result = copied.and_then(|()| self.plan(planner, name));
         if let Err(error) = result {
             if !self.new {
                 self.queue.roll_back()?;
@@ -97,6 +101,28 @@ impl<'a> Copying<'a> {
             return Err(error);
         }
         Ok(self.planned)
+    }
+
+    /// A first load: one statement a language inside SQLite, and the ranges follow from the totals.
+    fn load(&mut self, staging: &Staging, staged: &str) -> Result<()> {
+        let path = &self.queue.path;
+        let conn = &self.queue.conn;
+        conn.execute("ATTACH ?1 AS staging", [staged]).named("read", path)?;
+        conn.execute_batch("BEGIN").named("write", path)?;
+        let mut first = self.first_new;
+        for Language { table, totals, .. } in staging.languages() {
+            let sql = format!(
+                "INSERT INTO microshards(run, microshard_id, uri, uri_hash, rows, bytes, sha256, created_at, updated_at)
+                 SELECT ?1, microshard_id, uri, uri_hash, rows, bytes, sha256, created_at, updated_at
+                 FROM staging.{table} ORDER BY {PLAN_ORDER}"
+            );
+            conn.execute(&sql, [self.run]).named("sort", path)?;
+            let last = first + totals.microshards as i64 - 1;
+            self.groups.push(Group { totals: totals.clone(), first, last });
+            self.planned.added += totals.microshards;
+            first = last + 1;
+        }
+        conn.execute_batch("COMMIT; DETACH staging").named("write", path)
     }
 
     fn copy(&mut self, staging: &Staging) -> Result<()> {
@@ -147,7 +173,7 @@ impl<'a> Copying<'a> {
             })
             .named("read", path)?;
         match (other, item.microshard_id) {
-            (Some((_, other)), Some(id)) => Err(duplicate_uri(&item.uri, other, id)),
+            (Some((_, other)), Some(id)) => Err(duplicate_uri(other, id)),
             (Some((seq, _)), None) => Ok(!self.queue.is_reopened(seq)?),
             (None, _) => Ok(false),
         }
@@ -183,14 +209,11 @@ impl<'a> Copying<'a> {
 
     fn count(&mut self, item: &Item, seq: i64) {
         if self.groups.last().is_none_or(|group| group.totals.language != item.language) {
-            let totals = GroupTotals { language: item.language.clone(), microshards: 0, rows: Some(0), bytes: Some(0) };
-            self.groups.push(Group { totals, first: seq, last: seq });
+            self.groups.push(Group { totals: GroupTotals::none_of(&item.language), first: seq, last: seq });
         }
         if let Some(group) = self.groups.last_mut() {
             group.last = seq;
-            group.totals.microshards += 1;
-            group.totals.rows = group.totals.rows.zip(item.rows).map(|(sum, rows)| sum + u64::from(rows));
-            group.totals.bytes = group.totals.bytes.zip(item.bytes).map(|(sum, bytes)| sum.saturating_add(bytes));
+            group.totals.add(item);
         }
     }
 
@@ -338,14 +361,17 @@ impl Queue {
         let reopened = format!(
             "SELECT s.shard FROM shards s JOIN groups g ON g.grp = s.grp WHERE {REOPENED} AND g.run = ?1 AND s.first < ?2"
         );
+        let of_seq = format!(
+            "seq IN (SELECT m.seq FROM shards h JOIN microshards m ON m.seq BETWEEN h.first AND h.last
+               WHERE h.shard IN ({reopened}))"
+        );
+        for table in ["exceptions", "troubles"] {
+            self.conn
+                .execute(&format!("DELETE FROM {table} WHERE {of_seq}"), [run, first_new])
+                .named("write", &self.path)?;
+        }
         self.conn
-            .execute(
-                &format!(
-                    "DELETE FROM microshards WHERE seq IN (SELECT m.seq FROM shards h
-                       JOIN microshards m ON m.seq BETWEEN h.first AND h.last WHERE h.shard IN ({reopened}))"
-                ),
-                [run, first_new],
-            )
+            .execute(&format!("DELETE FROM microshards WHERE {of_seq}"), [run, first_new])
             .and_then(|_| {
                 self.conn.execute(&format!("DELETE FROM shards WHERE shard IN ({reopened})"), [run, first_new])
             })
@@ -368,21 +394,21 @@ impl Queue {
         if let Some(id) = twice {
             return Err(duplicate_id(id));
         }
-        let twice: Option<(String, i64, i64)> = self
+        let twice: Option<(i64, i64)> = self
             .conn
             .query_row(
-                "SELECT a.uri, a.microshard_id, b.microshard_id FROM
+                "SELECT a.microshard_id, b.microshard_id FROM
                    (SELECT uri_hash FROM microshards INDEXED BY microshards_uri GROUP BY uri_hash HAVING count(*) > 1) twice
                  JOIN microshards a ON a.uri_hash = twice.uri_hash
                  JOIN microshards b ON b.uri_hash = a.uri_hash AND b.run = a.run AND b.uri = a.uri AND b.seq > a.seq
                  LIMIT 1",
                 [],
-                |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+                |row| Ok((row.get(0)?, row.get(1)?)),
             )
             .optional()
             .named("check", &self.path)?;
         match twice {
-            Some((uri, one, other)) => Err(duplicate_uri(&uri, one, other)),
+            Some((one, other)) => Err(duplicate_uri(one, other)),
             None => Ok(()),
         }
     }
@@ -396,9 +422,10 @@ fn duplicate_id(id: i64) -> Error {
     Error::Input(format!("the manifest lists microshard {id} twice: its rows would be written twice"))
 }
 
-fn duplicate_uri(uri: &str, one: i64, other: i64) -> Error {
+/// The uri itself may hold a secret.
+fn duplicate_uri(one: i64, other: i64) -> Error {
     Error::Input(format!(
-        "the manifest lists {uri} twice, as microshards {one} and {other}: its rows would be written twice"
+        "the manifest lists one uri twice, as microshards {one} and {other}: its rows would be written twice"
     ))
 }
 

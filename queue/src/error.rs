@@ -60,6 +60,7 @@ fn advice(error: &rusqlite::Error) -> &'static str {
     use rusqlite::ErrorCode::*;
     match error.sqlite_error_code() {
         Some(DiskFull) => ": free some disk space and run again; nothing committed is lost",
+        Some(SystemIoFailure) => ": the disk is full or failing; nothing committed is lost",
         Some(ReadOnly) => ": the file or its directory is read-only",
         Some(DatabaseCorrupt) => {
             ": the file is damaged; restore it, or snapshot into a new one and run `sync-back` there"

@@ -4,7 +4,7 @@
 use rusqlite::{Row, params};
 
 use crate::error::{Error, Named, Result};
-use crate::file::Queue;
+use crate::file::{Queue, now_ms};
 use crate::intake::NameShard;
 use crate::lock::{Acquired, Lock, LockKind};
 
@@ -198,6 +198,16 @@ impl Queue {
              FROM chosen c JOIN exceptions e ON e.seq = c.seq JOIN microshards m ON m.seq = e.seq
              WHERE e.shard = ?1 AND e.state = 0 ORDER BY m.seq",
             params![source, run],
+        )?;
+        // How often they were tried goes with them.
+        self.execute(
+            "INSERT INTO troubles(seq, tries, since, sentence)
+             SELECT n.seq, e.tries, ?2, e.sentence FROM chosen c JOIN exceptions e ON e.seq = c.seq
+             JOIN microshards m ON m.seq = e.seq
+             JOIN microshards n ON n.run = m.run AND n.microshard_id = m.microshard_id
+               AND n.seq > (SELECT max(last) FROM shards)
+             WHERE e.shard = ?1 AND e.state = 0",
+            params![source, now_ms()],
         )?;
         Ok(())
     }

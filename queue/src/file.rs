@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 
 use crate::error::{Error, Named, Result};
+use crate::lock::real;
 
 /// Marks the file as ours in SQLite's header (`application_id`): "mshq".
 const APPLICATION_ID: i64 = 0x6d73_6871;
@@ -40,9 +41,11 @@ impl Queue {
         }
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let conn = Connection::open_with_flags(path, flags).named("open", path)?;
-        let queue = Queue { conn, path: path.to_owned() };
+        let queue = Queue { conn, path: real(path) };
         queue.check_ours()?;
         queue.set_pragmas()?;
+        #[cfg(feature = "test-faults")]
+        let queue = crate::faults::watched(queue);
         Ok(queue)
     }
 
@@ -50,7 +53,8 @@ impl Queue {
     /// `finish_new` makes it durable and moves it to its own.
     pub(crate) fn create_new(path: &Path) -> Result<Queue> {
         check_sqlite()?;
-        let conn = Connection::open(path).named("create", path)?;
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let conn = Connection::open_with_flags(path, flags).named("create", path)?;
         let queue = Queue { conn, path: path.to_owned() };
         queue
             .conn

@@ -24,6 +24,18 @@ pub struct GroupTotals {
     pub bytes: Option<u64>,
 }
 
+impl GroupTotals {
+    pub(crate) fn none_of(language: &str) -> GroupTotals {
+        GroupTotals { language: language.to_owned(), microshards: 0, rows: Some(0), bytes: Some(0) }
+    }
+
+    pub(crate) fn add(&mut self, item: &Item) {
+        self.microshards += 1;
+        self.rows = self.rows.zip(item.rows).map(|(sum, rows)| sum + u64::from(rows));
+        self.bytes = self.bytes.zip(item.bytes).map(|(sum, bytes)| sum.saturating_add(bytes));
+    }
+}
+
 /// The size of one microshard, as the manifest counts it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Size {
@@ -128,6 +140,7 @@ impl Intake {
     pub fn plan(mut self, snapshot: &NewSnapshot, planner: &dyn Planner, name: &NameShard) -> Result<Planned> {
         if self.path.exists() {
             let queue = Queue::open(&self.path)?;
+            remove(&with_suffix(&self.path, ".loading"))?;
             queue.drop_unplanned()?;
             self.restage_held(&queue, &snapshot.run_id)?;
             return Copying::new(&queue, false, snapshot)?.run(&self.staging, planner, name);

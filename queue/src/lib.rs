@@ -22,6 +22,8 @@ mod check;
 mod claim;
 mod copying;
 mod error;
+#[cfg(feature = "test-faults")]
+mod faults;
 mod failures;
 mod file;
 mod finish;
@@ -36,6 +38,8 @@ mod status;
 pub use claim::{Claimer, Job, LOST_MAX, Lease, Member, Pulse, STATEMENTS};
 pub use error::{Error, Result};
 pub use failures::{FailedMicroshard, Retried, RetrySelection};
+#[cfg(feature = "test-faults")]
+pub use faults::die_at_statement;
 pub use file::{Queue, now_ms};
 pub use finish::{DEFERRALS_MAX, Failure, Finish, Finished, Outcome, Receipt};
 pub use intake::{Cut, GroupTotals, Intake, NameShard, NewSnapshot, Number, Planned, Planner, Size, SizesPass};

@@ -82,12 +82,17 @@ fn knows_no_locks(error: &std::io::Error) -> bool {
 /// `queue.db` -> `queue.db.lock`.
 fn side_file(queue: &Path, kind: LockKind) -> PathBuf {
     with_suffix(
-        queue,
+        &real(queue),
         match kind {
             LockKind::Runner => ".lock",
             LockKind::Intake => ".intake-lock",
         },
     )
+}
+
+/// The file behind a symbolic link: one queue has one name, and so one lock.
+pub(crate) fn real(queue: &Path) -> PathBuf {
+    std::fs::canonicalize(queue).unwrap_or_else(|_| queue.to_owned())
 }
 
 /// A file beside the queue file.

@@ -253,13 +253,15 @@ impl Queue {
             .named("read", &self.path)
     }
 
-    /// Takes a snapshot's unworked shards out of the queue, for `release`: they become held, and stay so. Returns the
-    /// ids of their microshards through `each`.
+    /// Takes a snapshot's unworked shards out of the queue, for `release`: they become held, and stay so until a snapshot
+    /// lists them again. Callers hold the runner lock, so claims are a dead runner's. Returns the ids of their
+    /// microshards through `each`.
     pub fn release_unworked(&self, snapshot: i64, each: &mut dyn FnMut(i64)) -> Result<u64> {
         self.transaction(|| {
             self.execute(
-                "UPDATE shards SET state = 5, not_before = NULL, error = 'released to the manifest'
-                 WHERE snapshot = ?1 AND state IN (0, 1)",
+                "UPDATE shards SET state = 5, owner = NULL, lease_expires_at = NULL, not_before = NULL,
+                   error = 'released to the manifest'
+                 WHERE snapshot = ?1 AND state IN (0, 1, 2)",
                 params![snapshot],
             )?;
             self.execute(

@@ -3,13 +3,14 @@
 //! to claim. Requests come over a bounded channel that the caller made; the service ends when its senders are gone.
 
 use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::claim::{Claimer, Job, Lease, Pulse};
-use crate::error::{Error, Result};
+use crate::error::{Error, Named, Result};
 use crate::file::{Queue, now_ms};
 use crate::finish::{Finish, Finished};
 
@@ -106,6 +107,11 @@ struct Live {
     seen: u64,
 }
 
+fn identity(queue: &Queue) -> Result<(u64, u64)> {
+    let metadata = std::fs::metadata(&queue.path).named("look at", &queue.path)?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
 /// The writer's state.
 struct Writer<'a> {
     queue: Queue,
@@ -114,6 +120,8 @@ struct Writer<'a> {
     stop: &'a AtomicBool,
     waiting: Vec<Sender<Result<Answer>>>,
     live: HashMap<(i64, i64), Live>,
+    /// Device and inode of the file that is written to.
+    file: (u64, u64),
     next_beat: Instant,
     next_renewal: Instant,
 }
@@ -126,6 +134,7 @@ impl Queue {
     /// The first failure of SQLite; every waiting request has been told.
     pub fn serve(self, owner: &str, only: Option<i64>, requests: &Receiver<Request>, stop: &AtomicBool) -> Result<()> {
         let now = Instant::now();
+        let file = identity(&self)?;
         let mut writer = Writer {
             queue: self,
             owner,
@@ -133,6 +142,7 @@ impl Queue {
             stop,
             waiting: Vec::new(),
             live: HashMap::new(),
+            file,
             next_beat: now,
             next_renewal: now + LEASE / 4,
         };
@@ -140,7 +150,10 @@ impl Queue {
             match requests.recv_timeout(NAP_MAX) {
                 Ok(first) => writer.commit_batch(std::iter::once(first).chain(requests.try_iter()).take(BATCH_MAX))?,
                 Err(RecvTimeoutError::Timeout) => writer.commit_batch(std::iter::empty())?,
-                Err(RecvTimeoutError::Disconnected) => return writer.queue.stop_runner(owner),
+                Err(RecvTimeoutError::Disconnected) => {
+                    writer.check_file()?;
+                    return writer.queue.stop_runner(owner);
+                }
             }
         }
     }
@@ -222,10 +235,23 @@ impl Writer<'_> {
         Ok(())
     }
 
+    /// A file that was removed while it is open takes commits, and keeps nothing.
+    fn check_file(&self) -> Result<()> {
+        if identity(&self.queue).ok() != Some(self.file) {
+            return Err(Error::Input(format!(
+                "the queue file {} was removed or replaced while the runner worked: its results are lost; snapshot again, \
+                 then run with the same --output, where finished shards are found again",
+                self.queue.path.display()
+            )));
+        }
+        Ok(())
+    }
+
     /// Beats, and renews the leases whose lanes made headway since the last time.
     fn keep_alive(&mut self, now: Instant) -> Result<()> {
         if now >= self.next_beat {
             self.next_beat = now + BEAT;
+            self.check_file()?;
             if !self.queue.beat(self.owner)? {
                 return Err(Error::Input("another runner has taken over this queue".to_owned()));
             }

@@ -74,7 +74,11 @@ fn print(path: &Path, as_json: bool, out: &mut dyn Write) -> Result<()> {
     table.print(out)?;
     let held: u64 = groups.values().map(|group| group.held_microshards).sum();
     if held > 0 {
-        writeln!(out, "{} microshards are held: they do not fill a shard, or were given back", human::count(held))?;
+        writeln!(
+            out,
+            "{} microshards are held: they do not fill a shard, wait for `retry`, or were released",
+            human::count(held)
+        )?;
     }
     Ok(())
 }

@@ -19,6 +19,7 @@ pub(super) fn run(args: &cli::SyncBack, out: &mut dyn Write) -> Result<Exit> {
         bail!("a runner is at work on {}: stop it first (Ctrl-C), then release", path.display());
     };
     let (mut microshards, mut rows, mut slices) = (0, 0, 0);
+    refuse_unsynced(&queue)?;
     for snapshot in queue.snapshots()? {
         // The queue first: should the second half fail, the lease runs out, and nothing is worked twice.
         let mut ids = Vec::new();
@@ -38,4 +39,17 @@ pub(super) fn run(args: &cli::SyncBack, out: &mut dyn Write) -> Result<Exit> {
         )?;
     }
     Ok(Exit::Done)
+}
+
+/// What is published but not written back would be built again by whoever takes what is released.
+fn refuse_unsynced(queue: &Queue) -> Result<()> {
+    for snapshot in queue.snapshots()? {
+        let unsynced = queue.unsynced_shards(snapshot.snapshot, 0, u64::MAX)?.len();
+        if unsynced > 0 && matches!(Held::parse(&snapshot.claim)?, Held::Postgres { .. }) {
+            bail!(
+                "{unsynced} published shards are not written back: run `compact-local sync-back` first, then release"
+            );
+        }
+    }
+    Ok(())
 }

@@ -62,7 +62,8 @@ fn take_listing(path: &Path, args: &cli::Intake) -> Result<Planned> {
         Ok(intake.add(&item(&record, base.as_ref())?)?)
     })?;
     let run_id = run_id.context("the listing holds nothing to take, so its run is unknown: name it with --run-id")?;
-    let held = Held::Listing { listing: location.to_owned() };
+    let absolute = std::path::absolute(location).with_context(|| format!("failed to make {location} absolute"))?;
+    let held = Held::Listing { listing: absolute.display().to_string() };
     let snapshot = NewSnapshot { run_id, number: Number::From(0), claim: serde_json::to_string(&held)? };
     Ok(intake.plan(&snapshot, &policy(&args.plan), &naming::shard_name)?)
 }
@@ -80,6 +81,10 @@ fn take_postgres(path: &Path, args: &cli::Intake, hold: &Hold) -> Result<Planned
     match planned {
         Ok(planned) => {
             give_back_held(path, &claim, &mut postgres)?;
+            if planned.added == 0 && is_finished(path)? {
+                // Nothing was taken and nothing is left to do: nobody must wait for this claim to end.
+                postgres.abandon(&claim)?;
+            }
             Ok(planned)
         }
         // What this snapshot claimed must not wait for its lease to run out.
@@ -111,6 +116,11 @@ fn give_back_held(path: &Path, claim: &Claim, postgres: &mut Postgres) -> Result
     queue.for_each_held(snapshot.snapshot, &mut |id| ids.push(id))?;
     postgres.give_back(claim, &mut ids.into_iter())?;
     Ok(())
+}
+
+fn is_finished(path: &Path) -> Result<bool> {
+    let groups = Queue::open(path)?.status()?;
+    Ok(groups.iter().all(|group| group.shards.pending + group.shards.claimed == 0))
 }
 
 fn claim_mode(typed: cli::ClaimMode) -> ClaimMode {
@@ -185,6 +195,9 @@ pub(super) fn summary(planned: &Planned) -> String {
         human::count(planned.added),
         human::count(planned.shards)
     );
+    if planned.added + planned.known == 0 {
+        text += " The manifest has nothing pending there: check --run-id and --language, or all of it is done.";
+    }
     if planned.known > 0 {
         text += &format!(" {} were in the queue already.", human::count(planned.known));
     }

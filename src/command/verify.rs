@@ -1,6 +1,7 @@
 //! `verify`: reads every published shard again, and compares it with the queue, the index and, with `--source`, its
 //! microshards. Writes nothing.
 
+use std::collections::{HashMap, HashSet};
 use std::io::Write;
 
 use anyhow::{Context, Result, bail};
@@ -27,7 +28,10 @@ pub(super) fn run(args: &cli::Verify, out: &mut dyn Write) -> Result<Exit> {
     let threads = args.threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
     let mut wrong = queue.check()?;
     let shards = published(&queue)?;
-    wrong.extend(compare_index(&shards, index::read(store.as_ref())?.as_ref(), &queue.queue_id()?));
+    let missing = Missing::of(&queue)?;
+    if missing.pending == 0 {
+        wrong.extend(compare_index(&shards, index::read(store.as_ref())?.as_ref(), &queue.queue_id()?));
+    }
     let sources = args.source.then(|| Sources::new(settings, threads));
     let verifier = Verifier { store: store.as_ref(), sources: sources.as_ref(), output: &output };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().context("failed to start threads")?;
@@ -37,23 +41,58 @@ pub(super) fn run(args: &cli::Verify, out: &mut dyn Write) -> Result<Exit> {
     let verified: Vec<Verified> = pool.install(|| {
         shards.par_iter().map_init(open, |queue, shard| verify_one(&verifier, queue, shard)).collect::<Result<_>>()
     })?;
-    let (mut rows, mut bytes) = (0, 0);
+    let (mut rows, mut bytes, mut not_compared) = (0, 0, Vec::new());
     for shard in verified {
         rows += shard.rows;
         bytes += shard.bytes;
         wrong.extend(shard.wrong);
+        not_compared.extend(shard.not_compared);
     }
     if args.queue.json {
-        writeln!(out, "{}", json!({"shards": shards.len(), "rows": rows, "bytes": bytes, "wrong": wrong}))?;
+        let found = json!({
+            "shards": shards.len(), "rows": rows, "bytes": bytes, "wrong": wrong, "not_compared": not_compared,
+            "not_in_it": {
+                "failed": missing.failed, "held": missing.held, "pending": missing.pending, "refused": missing.refused,
+            },
+        });
+        writeln!(out, "{found}")?;
     } else {
         wrong.iter().try_for_each(|wrong| writeln!(out, "{wrong}"))?;
         let (shards, rows, bytes) = (human::count(shards.len() as u64), human::count(rows), human::bytes(bytes));
         writeln!(out, "{shards} shards with {rows} rows and {bytes} read again, {} faults", wrong.len())?;
+        writeln!(
+            out,
+            "not in it: {} microshards failed, {} held, {} pending, {} results refused by the manifest",
+            missing.failed, missing.held, missing.pending, missing.refused
+        )?;
     }
     if !wrong.is_empty() {
         bail!("the dataset does not verify: {} faults, the first: {}", wrong.len(), wrong[0]);
     }
+    if let Some(first) = not_compared.first() {
+        bail!("{} shards could not be compared with their microshards: {first}", not_compared.len());
+    }
     Ok(Exit::Done)
+}
+
+/// What the plan has and the dataset has not.
+struct Missing {
+    failed: u64,
+    held: u64,
+    pending: u64,
+    refused: usize,
+}
+
+impl Missing {
+    fn of(queue: &Queue) -> Result<Missing> {
+        let mut missing = Missing { failed: 0, held: 0, pending: 0, refused: queue.refusals()?.len() };
+        for group in queue.status()? {
+            missing.failed += group.microshards.failed;
+            missing.held += group.microshards.held;
+            missing.pending += group.microshards.pending + group.microshards.claimed;
+        }
+        Ok(missing)
+    }
 }
 
 fn verify_one(
@@ -83,16 +122,18 @@ fn published(queue: &Queue) -> Result<Vec<PlannedShard>> {
 /// What the index says against what the queue says.
 fn compare_index(shards: &[PlannedShard], index: Option<&Index>, queue_id: &str) -> Vec<String> {
     let Some(index) = index else { return vec!["there is no dataset index: `compact-local run` writes it".to_owned()] };
-    let mut wrong = Vec::new();
-    let ours: Vec<_> = index.shards.iter().filter(|shard| shard.queue == queue_id).collect();
-    if ours.len() != shards.len() {
-        wrong.push(format!("the index lists {} shards of this queue, the queue {}", ours.len(), shards.len()));
+    let mut wrong = index.faults();
+    let by_uri: HashMap<&str, &index::Shard> = index.shards.iter().map(|entry| (entry.uri.as_str(), entry)).collect();
+    let published: HashSet<&str> =
+        shards.iter().filter_map(|shard| shard.receipt.as_ref()).map(|receipt| receipt.key.as_str()).collect();
+    for entry in index.shards.iter().filter(|entry| entry.queue == queue_id && !published.contains(entry.uri.as_str()))
+    {
+        wrong.push(format!("{}: the index lists it, the queue has not published it", entry.uri));
     }
     for shard in shards {
         let Some(receipt) = &shard.receipt else { continue };
-        let same = ours.iter().any(|entry| {
-            entry.uri == receipt.key
-                && (entry.rows, entry.bytes, entry.microshards) == (receipt.rows, receipt.bytes_out, shard.members)
+        let same = by_uri.get(receipt.key.as_str()).is_some_and(|entry| {
+            (entry.rows, entry.bytes, entry.microshards) == (receipt.rows, receipt.bytes_out, shard.members)
                 && entry.sha256 == hex::encode(&receipt.sha256)
         });
         if !same {

@@ -102,7 +102,7 @@ fn an_interrupted_run_gives_its_shards_back_and_the_next_one_finishes() {
     let mut run = held.world.start(RUN);
     run.at_work();
     held.asked();
-    run.signal(Signal::INT);
+    run.signal(Signal::TERM);
     let ran = run.wait().ends(130);
     assert!(ran.stdout.starts_with("interrupted; "), "{}", ran.stdout);
     let status = held.status();

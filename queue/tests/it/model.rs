@@ -300,7 +300,7 @@ fn release(queue: &Queue, model: &mut Model, snapshot: usize) {
     let Some(row) = snapshots.get(snapshot) else { return };
     queue.release_unworked(row.snapshot, &mut |_| {}).expect("releases");
     for shard in model.shards.values_mut().filter(|shard| shard.snapshot == snapshot) {
-        if matches!(shard.state, State::Pending | State::Waiting(_) | State::Held) {
+        if matches!(shard.state, State::Pending | State::Waiting(_) | State::Claimed(_) | State::Held) {
             (shard.state, shard.released) = (State::Held, true);
         }
     }

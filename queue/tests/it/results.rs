@@ -126,6 +126,10 @@ fn a_held_shard_that_was_released_is_not_brought_back_by_retry() {
     assert_eq!((retried.microshards, retried.unheld), (0, 0));
     assert!(claim_at(&queue, 0).is_none());
     assert_sound(&queue);
+    let planned = world.snapshot("run", &items("en", 1..=4), Every(4, false)).expect("plans");
+    assert_eq!((planned.added, planned.known), (4, 0), "but by a snapshot that lists it again, whole");
+    assert_eq!(ids(&claim(&queue)), [1, 2, 3, 4]);
+    assert_sound(&queue);
 }
 
 #[test]

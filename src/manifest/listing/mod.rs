@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use super::{Record, Selection};
+use crate::error::shown_uri;
 use line::{Column, Columns, Lines};
 pub use results::ResultsWriter;
 
@@ -40,7 +41,8 @@ enum Kind {
 impl Listing {
     /// Finds the listing at `path` and tells its kind by the name; fails where there is none.
     pub fn open(path: &str) -> Result<Listing> {
-        let metadata = std::fs::metadata(path).with_context(|| format!("failed to open the manifest {path}"))?;
+        let metadata =
+            std::fs::metadata(path).with_context(|| format!("failed to open the manifest {}", shown(path)))?;
         let kind = if metadata.is_dir() { Some(Kind::Directory) } else { kind_of_file(Path::new(path)) };
         let Some(kind) = kind else {
             bail!(
@@ -87,6 +89,17 @@ impl Listing {
             })
         };
         opened().with_context(|| format!("failed to open the manifest {}", self.path.display()))
+    }
+}
+
+/// What was typed may have been meant as a connection string, with a password in it.
+fn shown(path: &str) -> String {
+    match path.contains("://") {
+        true => shown_uri(path),
+        false if path.contains("password") => {
+            "that --manifest names (neither a file nor a connection string)".to_owned()
+        }
+        false => path.to_owned(),
     }
 }
 

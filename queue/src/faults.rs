@@ -1,0 +1,32 @@
+//! Deaths that tests ask for: compiled only with the feature `test-faults`, which nothing but the tests has.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use rusqlite::trace::{TraceEvent, TraceEventCodes};
+
+use crate::file::Queue;
+
+static LEFT: AtomicI64 = AtomicI64::new(i64::MAX);
+
+/// The process dies when any of its connections begins the `statement`th statement from now, those of triggers counted.
+pub fn die_at_statement(statement: i64) {
+    LEFT.store(statement, Ordering::SeqCst);
+}
+
+pub(crate) fn watched(mut queue: Queue) -> Queue {
+    queue.conn.trace_v2(TraceEventCodes::SQLITE_TRACE_STMT, Some(count)).expect("a build for tests can trace");
+    queue
+}
+
+fn count(event: TraceEvent<'_>) {
+    if matches!(event, TraceEvent::Stmt(..)) && LEFT.fetch_sub(1, Ordering::SeqCst) == 1 {
+        std::process::abort();
+    }
+}
+
+impl Queue {
+    /// The fence of a shard, for a test that has lost its lease.
+    pub fn attempt_of(&self, shard: i64) -> rusqlite::Result<i64> {
+        self.conn.query_row("SELECT attempt FROM shards WHERE shard = ?1", [shard], |row| row.get(0))
+    }
+}
