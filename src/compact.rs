@@ -70,7 +70,7 @@ pub fn run(config: &Config, monitor: &dyn Monitor, interrupt: &Interrupt) -> Res
     config.output.bind(&queue)?;
     store.check_writable()?;
     let slots = Slots::open(&with_suffix(queue.path(), ".slots"))?;
-    let owner = start(&queue, store.as_ref(), &slots, monitor)?;
+    let owner = start(&queue, store.as_ref(), &slots)?;
     let sources = Sources::new(config.store.clone(), config.threads);
     isolate::try_suspects(&queue, &mut sources.reader(), &slots, &config.output)?;
     let stop = Stop::default();
@@ -118,16 +118,15 @@ struct Shared<'a> {
 }
 
 /// Takes over what a dead runner left: claims, suspects, uploads in parts, temporary files.
-fn start(queue: &Queue, store: &dyn ObjectStore, slots: &Slots, monitor: &dyn Monitor) -> Result<String> {
+fn start(queue: &Queue, store: &dyn ObjectStore, slots: &Slots) -> Result<String> {
     for (key, upload_id) in queue.uploads()? {
         match store.abort(&key, &upload_id) {
-            Ok(()) => queue.upload_ended(&key, &upload_id)?,
-            // Some stores say so of an upload that is no more. It stays on record and is tried again at the next start.
-            Err(error) if error.trouble == Trouble::Denied => {
-                monitor.event(&Event::UploadNotAborted { key, why: error.to_string() });
-            }
-            Err(error) => return Err(error.into()),
+            // The right to abort has just been tried (`check_writable`): this upload is there no more. It was completed
+            // before its runner died, and some stores refuse what they do not know.
+            Err(error) if matches!(error.trouble, Trouble::Denied | Trouble::Gone) => {}
+            aborted => aborted?,
         }
+        queue.upload_ended(&key, &upload_id)?;
     }
     store.sweep()?;
     let owner = format!("{:016x}", fastrand::u64(..));

@@ -62,7 +62,8 @@ impl Config {
                 let absolute = std::path::absolute(&path);
                 let absolute = absolute.with_context(|| format!("--output {} cannot be used", path.display()))?;
                 // Without a final slash: the same directory is the same option.
-                absolute.components().collect::<PathBuf>().display().to_string()
+                let plain: PathBuf = absolute.components().collect();
+                plain.to_str().with_context(|| format!("--output {} is not UTF-8", plain.display()))?.to_owned()
             }
             other => other.to_string(),
         };

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, OpenFlags, Row, params};
 
 use crate::copying::uri_hash;
-use crate::error::{Named, Result};
+use crate::error::{Error, Named, Result};
 use crate::intake::GroupTotals;
 
 /// One microshard of a manifest.
@@ -50,6 +50,8 @@ pub(crate) struct Language {
     insert: String,
 }
 
+/// 1 PiB: a size beyond it is a mistake of the manifest, and sums of such sizes would overflow.
+const BYTES_MAX: u64 = 1 << 50;
 const COLUMNS: &str = "microshard_id, uri, uri_hash, rows, bytes, sha256, created_at, updated_at";
 /// The order of a plan, within a language.
 pub(crate) const PLAN_ORDER: &str = "created_at, microshard_id, uri";
@@ -70,6 +72,12 @@ impl Staging {
 
     /// Adds one microshard.
     pub(crate) fn add(&mut self, item: &Item) -> Result<()> {
+        if let Some(bytes) = item.bytes.filter(|bytes| *bytes > BYTES_MAX) {
+            let id = item.microshard_id.map_or_else(|| "a microshard".to_owned(), |id| format!("microshard {id}"));
+            return Err(Error::Input(format!(
+                "the manifest says that {id} has {bytes} bytes: no object is that large"
+            )));
+        }
         if !self.languages.contains_key(&item.language) {
             self.add_language(&item.language)?;
         }

@@ -150,7 +150,13 @@ fn earlier_claims(path: &Path) -> Result<Vec<String>> {
 }
 
 fn base(args: &cli::Intake) -> Result<Option<Location>> {
-    args.source.as_deref().map(|source| Location::parse(source).context("--source cannot be used")).transpose()
+    let Some(source) = args.source.as_deref() else { return Ok(None) };
+    let base = Location::parse(source).context("--source cannot be used")?;
+    if let Location::Directory(path) = &base {
+        // Uris are text: a directory that is none would be looked for under another name.
+        path.to_str().with_context(|| format!("--source {} is not UTF-8", path.display()))?;
+    }
+    Ok(Some(base))
 }
 
 fn policy(typed: &cli::PlanArgs) -> Policy {

@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use crate::monitor::human::one_line;
+
 /// Rows of cells under a heading.
 #[derive(Debug)]
 pub(super) struct Table {
@@ -16,7 +18,8 @@ impl Table {
 
     /// Adds a row.
     pub(super) fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
+        // What a manifest calls a run or a language must not steer the terminal.
+        self.rows.push(cells.iter().map(|cell| one_line(cell).into_owned()).collect());
     }
 
     /// Prints it.

@@ -97,13 +97,6 @@ pub enum Event {
         /// Why, for a person.
         sentence: String,
     },
-    /// An upload in parts that an earlier run left behind could not be aborted.
-    UploadNotAborted {
-        /// Its key.
-        key: String,
-        /// Why, for a person.
-        why: String,
-    },
     /// A lane lost its shard to another while it hung; its work was thrown away.
     LeaseLost {
         /// Its language.

@@ -68,9 +68,6 @@ impl Progress {
             Event::MicroshardFailed { id, uri, sentence } => {
                 self.tell_failure(|| format!("microshard {id} ({}) failed: {}", shown_uri(uri), one_line(sentence)))
             }
-            Event::UploadNotAborted { key, why } => {
-                self.untold.push(format!("an upload of {} is left behind: {}", one_line(key), one_line(why)));
-            }
             Event::LeaseLost { shard, .. } => {
                 self.untold
                     .push(format!("shard {} was lost to another lane: its work is thrown away", one_line(shard)));

@@ -61,7 +61,6 @@ impl Totals {
             }
             // Not sums: a microshard's failure is counted when its shard ends, so that no deferral counts it twice.
             Event::LeaseLost { .. }
-            | Event::UploadNotAborted { .. }
             | Event::MicroshardFailed { .. }
             | Event::OriginLimit { .. }
             | Event::Waiting { .. }

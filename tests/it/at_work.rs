@@ -134,3 +134,29 @@ fn a_second_interrupt_ends_the_process_where_it_is() {
     assert_eq!(status["runner"]["state"], "dead", "{status}");
     held.finish();
 }
+
+#[test]
+fn a_symbolic_link_to_the_queue_is_the_same_queue() {
+    let held = Held::new();
+    held.answer(Step::Stall);
+    let mut first = held.world.start(RUN);
+    first.at_work();
+    std::os::unix::fs::symlink("queue.db", held.world.path("link.db")).unwrap();
+    let second = held.world.run("run --queue link.db --output out").ends(4);
+    assert!(second.stdout.contains(&format!("process {}", first.pid())), "{}", second.stdout);
+    first.signal(Signal::KILL);
+    first.wait();
+    held.finish();
+}
+
+#[test]
+fn a_queue_that_is_removed_under_a_runner_ends_it_with_an_error_and_not_in_silence() {
+    let held = Held::new();
+    held.answer(Step::Stall);
+    let run = held.world.start(RUN);
+    held.asked();
+    std::fs::remove_file(held.world.path("queue.db")).unwrap();
+    held.mend();
+    let ended = run.wait().ends(1);
+    assert!(ended.stderr.contains("queue.db was removed or replaced while the runner worked"), "{}", ended.stderr);
+}

@@ -233,3 +233,32 @@ fn a_standard_output_that_is_full_is_an_error() {
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8(output.stderr).unwrap().starts_with("error: "));
 }
+
+#[test]
+fn shards_are_not_put_where_the_next_snapshot_lists_microshards() {
+    let world = world();
+    world.ok("snapshot --manifest input/microshards --run-id r --shard-microshards 10 --queue listed.db");
+    fails(&world, "run --queue listed.db --output input/microshards", &["inside the manifest", "microshards"]);
+    fails(&world, "run --queue listed.db --output input/microshards/out", &["inside the manifest"]);
+    world.ok("run --queue listed.db --output input");
+}
+
+#[test]
+fn what_looks_like_a_connection_string_is_not_printed_with_its_password() {
+    let world = World::new();
+    for manifest in
+        ["postgresql+psycopg2://u:SECRET@h/db", "mysql://u:SECRET@h/db?p=SECRET", "password=SECRET sslmod=x"]
+    {
+        let ran = world.command("snapshot --manifest").arg(manifest).output().unwrap();
+        let said = String::from_utf8(ran.stderr).unwrap();
+        assert!(said.starts_with("error: failed to open the manifest"), "{said}");
+        assert!(!said.contains("SECRET"), "{said}");
+    }
+}
+
+#[test]
+fn a_final_slash_makes_no_other_output() {
+    let world = world();
+    world.ok("run --queue queue.db --output out");
+    world.ok("run --queue queue.db --output ./out/");
+}

@@ -166,6 +166,15 @@ fn names_that_clash_are_an_error_and_nothing_is_added() {
 }
 
 #[test]
+fn a_size_that_no_object_has_is_an_error_that_names_the_microshard() {
+    let world = World::new();
+    let mut all = items("en", 1..=3);
+    all[1].bytes = Some(u64::MAX);
+    let error = world.snapshot("run", &all, Every(2, false)).expect_err("too large").to_string();
+    assert!(error.contains("microshard 2 has 18446744073709551615 bytes"), "{error}");
+}
+
+#[test]
 fn two_snapshots_at_once_are_refused() {
     let world = World::with(4, 2);
     let _first = Intake::begin(&world.path).expect("begins");
