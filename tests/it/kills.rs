@@ -15,7 +15,9 @@ enum End {
     Finished,
     /// It refused to begin, after so many deaths without progress; the next one may.
     Refused,
-    /// A kill hit the very instant in which a suspect was decoded alone: it fails for it, as told.
+    /// A shard was given up after so many deaths: right, but not what is tested here.
+    GivenUp,
+    /// The second kill hit the very instant in which a suspect was decoded alone: it fails for it, as told.
     Condemned,
 }
 
@@ -34,11 +36,14 @@ fn run_and_kill(world: &World, command: &str, delay: Option<Duration>, why: &str
         -9 => End::Killed,
         0 => End::Finished,
         1 if ran.stderr.contains("runs in a row died without publishing a shard") => End::Refused,
-        3 if world.ok("failures --queue queue.db").lines().all(|line| line.contains("the process died")) => {
-            End::Condemned
-        }
+        3 if all_failures(world, "the process died while decoding it") => End::Condemned,
+        3 if all_failures(world, "the process died or hung while working on its shard") => End::GivenUp,
         _ => panic!("{why}: a run ended with {}: {}{}", ran.code, ran.stdout, ran.stderr),
     }
+}
+
+fn all_failures(world: &World, sentence: &str) -> bool {
+    world.ok("failures --queue queue.db").lines().all(|line| line.contains(sentence))
 }
 
 /// What is killed, and how often.
@@ -96,6 +101,7 @@ fn kill(what: &Kills<'_>, mut check: impl FnMut(&str, &str)) {
                     break;
                 }
                 End::Refused => {}
+                End::GivenUp => break,
                 End::Condemned => {
                     condemned += 1;
                     assert!(condemned <= 1, "{why}: kills must not make sound microshards fail");
