@@ -182,3 +182,28 @@ fn a_run_of_weight_three_has_three_turns_for_one() {
     let turns: Vec<String> = (0..40).map(|_| claim(&queue).run_id).collect();
     assert_eq!(turns.iter().filter(|run| *run == "two").count(), 30, "{turns:?}");
 }
+
+/// Lanes that finish one after the other: each finish is followed by that lane's next claim.
+#[test]
+fn a_run_of_one_shard_is_published_before_more_than_lanes_and_one_further_shards_of_a_big_run_are() {
+    const LANES: usize = 6;
+    let world = World::new();
+    world.snapshot("big", &items("en", 1..=400), Every(2, false)).expect("plans");
+    let queue = world.queue();
+    let mut in_flight: std::collections::VecDeque<_> = (0..LANES).map(|_| claim(&queue)).collect();
+    let mut order = Vec::new();
+    while let Some(job) = in_flight.pop_front() {
+        finish(&queue, &job.lease, published(&format!("{}{}", job.run_id, job.name)));
+        order.push(job.run_id);
+        if [10, 60, 120].contains(&order.len()) {
+            let small = format!("small{}", order.len());
+            world.snapshot(&small, &items("en", 1..=2), Every(2, false)).expect("plans");
+        }
+        in_flight.extend(claim_at(&queue, 0));
+    }
+    assert_eq!(order.len(), 203);
+    for added in [10, 60, 120] {
+        let waited = order[added..].iter().position(|run| *run == format!("small{added}")).expect("is published");
+        assert!(waited <= LANES + 1, "{waited} shards came before the one that was added after {added}");
+    }
+}
