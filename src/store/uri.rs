@@ -251,6 +251,11 @@ fn split_authority<'a>(scheme: &str, rest: &'a str) -> std::result::Result<(Stri
     if host.is_empty() || host.starts_with(':') || valid.is_err() {
         return Err("its host is not valid".into());
     }
+    // An IPv6 address has colons of its own, in brackets.
+    let port = host.rsplit_once(':').map(|(_, port)| port).filter(|port| !port.contains(']'));
+    if port.is_some_and(|port| !matches!(port.parse::<u16>(), Ok(1..))) {
+        return Err("its port is not a number from 1 to 65535".into());
+    }
     Ok(match userinfo {
         Some(userinfo) => (format!("{scheme}://{userinfo}@{host}"), path),
         None => (format!("{scheme}://{host}"), path),
