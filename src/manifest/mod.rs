@@ -14,6 +14,7 @@ mod names;
 mod passfile;
 pub mod postgres;
 mod predicate;
+mod probe;
 mod read;
 mod release;
 mod service;

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use postgres::{Client, Transaction};
 
 use super::conninfo::{self, Conninfo};
-use super::{Names, explain, tls};
+use super::{Names, explain, probe, tls};
 
 /// Tries of one transaction, with waits of 0.1 s, 0.2 s, ... between them: 1.5 s in all, beside the lock timeout.
 const TRIES: u32 = 5;
@@ -93,5 +93,6 @@ impl Postgres {
 
 fn open(conninfo: &Conninfo) -> Result<Client> {
     let connector = tls::connector(conninfo).with_context(|| format!("failed to connect to {conninfo}"))?;
+    probe::check(conninfo)?;
     conninfo.config.connect(connector).map_err(|error| explain::connecting(conninfo, error).into())
 }

@@ -72,6 +72,16 @@ fn nobody_there_an_unknown_host_and_an_unknown_database_are_told_apart() {
 }
 
 #[test]
+fn a_server_that_takes_connections_and_says_nothing_is_not_waited_for_without_end() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    // The kernel takes the connection; nobody answers on it.
+    let error = error(&format!("postgres://u:hunter2@127.0.0.1:{port}/d?connect_timeout=1"));
+    assert!(error.contains("has said nothing for 1 s") && error.contains(&format!("127.0.0.1:{port}")), "{error}");
+    assert!(!error.contains("hunter2"), "{error}");
+}
+
+#[test]
 fn a_table_that_may_not_be_read_says_what_to_grant() {
     let database = database();
     database.filled(1);
