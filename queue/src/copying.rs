@@ -1,6 +1,7 @@
 //! From staging into the queue, in plan order. Microshards are copied in short transactions, so that a runner at work is
 //! not held up; they count only when the last transaction adds their shards. What a killed snapshot leaves behind lies
-//! beyond the last shard and is removed by the next one.
+//! beyond the last shard and is removed by the next one. A first load, of a file that nobody has open, is one statement
+//! a language inside SQLite.
 
 use rusqlite::{OptionalExtension, Row, params};
 
