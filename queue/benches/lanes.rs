@@ -22,7 +22,9 @@ use std::time::{Duration, Instant};
 use common::{Run, published};
 use crossbeam_channel::bounded;
 use latencies::Latencies;
-use microshard_queue::{Claimed, Claimer, Client, Finished, Job, LEASE, Queue, Result, now_ms, with_suffix};
+use microshard_queue::{
+    Claimed, Claimer, Client, Finished, GroupStatus, Job, LEASE, Queue, Result, now_ms, with_suffix,
+};
 
 const LANGUAGES: [&str; 12] = ["ar", "bn", "de", "en", "es", "fr", "hi", "ja", "ko", "pt", "ru", "zh"];
 const LANES: usize = 256;
@@ -236,7 +238,7 @@ fn missed(measured: &Measured, path: &Path, microshards: u64, shards: u64) -> Ve
     };
     let finished: Vec<i64> = measured.lanes.iter().flat_map(|lane| &lane.shards).copied().collect();
     let once = finished.iter().collect::<BTreeSet<_>>().len() as u64;
-    let published: u64 = queue.status().expect("reads").iter().map(|group| group.shards.published).sum();
+    let published = GroupStatus::total(&queue.status().expect("reads")).shards.published;
     let finishes = finished.len() as u64;
     say(finishes == shards && once == shards, format!("{finishes} finishes of {once} shards; there are {shards}"));
     say(published == shards, format!("{published} of {shards} shards are published"));
