@@ -96,8 +96,12 @@ const PROMOTE: &str = "UPDATE shards SET state = 0, not_before = NULL WHERE shar
    (SELECT shard FROM shards INDEXED BY shards_waiting WHERE state = 1 AND not_before <= ?1 LIMIT 64)";
 
 /// A handful of rows a run: the counters, never the shards.
-const CHOOSE: &str = "SELECT g.grp FROM groups g JOIN runs r ON r.run = g.run
+const CHOOSE: &str = "SELECT g.grp, r.run, r.turn FROM groups g JOIN runs r ON r.run = g.run
    WHERE g.pending > 0 AND (?1 IS NULL OR g.run = ?1) ORDER BY r.turn, g.work_left DESC, g.grp LIMIT 1";
+
+/// A turn is one shard, whatever it holds: manifests count rows, or don't. Runs that had nothing to claim, or were passed
+/// over, are taken along: they take turns from now on and have no past to catch up with.
+const TAKE_TURN: &str = "UPDATE runs SET turn = ?2 + iif(run = ?1, 1.0 / weight, 0) WHERE run = ?1 OR turn < ?2";
 
 const CLAIM_PENDING: &str = "UPDATE shards SET state = 2, owner = ?2, attempt = attempt + 1, lease_expires_at = ?3
    WHERE shard = (SELECT shard FROM shards INDEXED BY shards_pending WHERE state = 0 AND grp = ?1 ORDER BY shard LIMIT 1)
@@ -158,23 +162,19 @@ impl Queue {
     }
 
     fn claim_pending(&self, claimer: Claimer<'_>) -> Result<Option<Claimed>> {
-        let group: Option<i64> = self
+        let chosen: Option<(i64, i64, f64)> = self
             .conn
             .prepare_cached(CHOOSE)
-            .and_then(|mut select| select.query_row([claimer.only], |row| row.get(0)).optional())
+            .and_then(|mut select| {
+                select.query_row([claimer.only], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).optional()
+            })
             .named("claim in", &self.path)?;
-        let Some(group) = group else { return Ok(None) };
-        let claimed = self.claim_with(CLAIM_PENDING, params![group, claimer.owner, claimer.expires_ms()])?;
-        if let Some(claimed) = &claimed {
-            self.conn
-                .prepare_cached(
-                    "UPDATE runs SET turn = turn + CAST((SELECT work FROM shards WHERE shard = ?2) AS REAL) / weight
-                     WHERE run = (SELECT run FROM groups WHERE grp = ?1)",
-                )
-                .and_then(|mut update| update.execute([claimed.grp, claimed.shard]))
-                .named("claim in", &self.path)?;
-        }
-        Ok(claimed)
+        let Some((group, run, turn)) = chosen else { return Ok(None) };
+        self.conn
+            .prepare_cached(TAKE_TURN)
+            .and_then(|mut update| update.execute(params![run, turn]))
+            .named("claim in", &self.path)?;
+        self.claim_with(CLAIM_PENDING, params![group, claimer.owner, claimer.expires_ms()])
     }
 
     /// Phase 2. A shard whose leases keep getting lost fails here instead of being claimed for ever.

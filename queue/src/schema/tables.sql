@@ -6,7 +6,7 @@ CREATE TABLE runs(
   run    INTEGER PRIMARY KEY,
   run_id TEXT NOT NULL UNIQUE,
   weight INTEGER NOT NULL DEFAULT 1 CHECK(weight > 0),
-  turn   REAL NOT NULL DEFAULT 0             -- work claimed / weight: the run with the smallest has the next turn
+  turn   REAL NOT NULL DEFAULT 0             -- shards claimed / weight: the run with the smallest has the next turn
 ) STRICT;
 
 CREATE TABLE snapshots(

@@ -1,4 +1,4 @@
-//! Claims and how they end: two phases, fences, bounds, turns.
+//! Claims and how they end: two phases, fences, bounds.
 
 use microshard_queue::{Claimer, DEFERRALS_MAX, Failure, Finish, Finished, LOST_MAX, Outcome};
 
@@ -112,47 +112,6 @@ fn a_released_shard_is_pending_as_if_it_had_not_been_claimed() {
 }
 
 #[test]
-fn a_small_run_gets_its_turn_next_and_not_after_the_big_one() {
-    let world = World::new();
-    world.snapshot("big", &items("en", 1..=200), Every(2, false)).expect("plans");
-    let queue = world.queue();
-    for _ in 0..10 {
-        let job = claim(&queue);
-        finish(&queue, &job.lease, published(&job.name));
-    }
-    world.snapshot("small", &items("en", 1..=2), Every(2, false)).expect("plans");
-    let next: Vec<String> = (0..2).map(|_| claim(&queue).run_id).collect();
-    assert!(next.contains(&"small".to_owned()), "{next:?}");
-}
-
-#[test]
-fn two_big_runs_take_turns_and_none_catches_up_alone() {
-    let world = World::new();
-    world.snapshot("one", &items("en", 1..=100), Every(2, false)).expect("plans");
-    let queue = world.queue();
-    (0..20).for_each(|_| drop(claim(&queue)));
-    world.snapshot("two", &items("en", 1..=100), Every(2, false)).expect("plans");
-    let turns: Vec<String> = (0..10).map(|_| claim(&queue).run_id).collect();
-    assert_eq!(turns.iter().filter(|run| *run == "two").count(), 5, "{turns:?}");
-}
-
-#[test]
-fn the_language_with_most_left_comes_first() {
-    let world = World::new();
-    let mut all = items("small", 1..=2);
-    all.extend(items("large", 11..=20));
-    world.snapshot("run", &all, Every(2, false)).expect("plans");
-    let queue = world.queue();
-    let mut order = Vec::new();
-    while let Some(job) = claim_at(&queue, 0) {
-        finish(&queue, &job.lease, published(&job.name));
-        order.push(job.language);
-    }
-    assert_eq!(order[0], "large");
-    assert_eq!(order.len(), 6);
-}
-
-#[test]
 fn only_one_run_is_claimed_when_told_so_and_the_others_do_not_keep_it_waiting() {
     let world = World::new();
     world.snapshot("one", &items("en", 1..=4), Every(2, false)).expect("plans");
@@ -170,40 +129,4 @@ fn only_one_run_is_claimed_when_told_so_and_the_others_do_not_keep_it_waiting() 
     assert_eq!(queue.next_claim_at(only).expect("reads"), Some(6000));
     let error = queue.run_named("three").expect_err("is none").to_string();
     assert!(error.contains("one, two"), "{error}");
-}
-
-#[test]
-fn a_run_of_weight_three_has_three_turns_for_one() {
-    let world = World::new();
-    world.snapshot("one", &items("en", 1..=100), Every(2, false)).expect("plans");
-    world.snapshot("two", &items("en", 1..=100), Every(2, false)).expect("plans");
-    let queue = world.queue();
-    queue.set_weight("two", 3).expect("sets");
-    let turns: Vec<String> = (0..40).map(|_| claim(&queue).run_id).collect();
-    assert_eq!(turns.iter().filter(|run| *run == "two").count(), 30, "{turns:?}");
-}
-
-/// Lanes that finish one after the other: each finish is followed by that lane's next claim.
-#[test]
-fn a_run_of_one_shard_is_published_before_more_than_lanes_and_one_further_shards_of_a_big_run_are() {
-    const LANES: usize = 6;
-    let world = World::new();
-    world.snapshot("big", &items("en", 1..=400), Every(2, false)).expect("plans");
-    let queue = world.queue();
-    let mut in_flight: std::collections::VecDeque<_> = (0..LANES).map(|_| claim(&queue)).collect();
-    let mut order = Vec::new();
-    while let Some(job) = in_flight.pop_front() {
-        finish(&queue, &job.lease, published(&format!("{}{}", job.run_id, job.name)));
-        order.push(job.run_id);
-        if [10, 60, 120].contains(&order.len()) {
-            let small = format!("small{}", order.len());
-            world.snapshot(&small, &items("en", 1..=2), Every(2, false)).expect("plans");
-        }
-        in_flight.extend(claim_at(&queue, 0));
-    }
-    assert_eq!(order.len(), 203);
-    for added in [10, 60, 120] {
-        let waited = order[added..].iter().position(|run| *run == format!("small{added}")).expect("is published");
-        assert!(waited <= LANES + 1, "{waited} shards came before the one that was added after {added}");
-    }
 }

@@ -8,4 +8,5 @@ mod plans;
 mod recovery;
 mod results;
 mod service;
+mod turns;
 mod world;
