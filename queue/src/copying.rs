@@ -67,8 +67,7 @@ impl<'a> Copying<'a> {
         let snapshot_row = conn.last_insert_rowid();
         let (first_new, next_id) = conn
             .query_row(
-                "SELECT (SELECT coalesce(max(seq), 0) + 1 FROM microshards),
-                        (SELECT coalesce(max(microshard_id), 0) + 1 FROM microshards WHERE run = ?1)",
+                "SELECT (SELECT coalesce(max(seq), 0) + 1 FROM microshards), last_id + 1 FROM runs WHERE run = ?1",
                 [run],
                 |row| Ok((row.get(0)?, row.get(1)?)),
             )
@@ -196,9 +195,10 @@ impl<'a> Copying<'a> {
             self.add_shards(group, &cuts, name)?;
         }
         conn.execute(
-            "UPDATE runs SET turn = max(turn, coalesce((SELECT min(r.turn) FROM runs r JOIN groups g ON g.run = r.run
-               WHERE r.run <> ?1 AND g.pending + g.claimed + g.waiting > 0), 0)) WHERE run = ?1",
-            [self.run],
+            "UPDATE runs SET last_id = ?2, turn = max(turn, coalesce((SELECT min(r.turn) FROM runs r
+               JOIN groups g ON g.run = r.run WHERE r.run <> ?1 AND g.pending + g.claimed + g.waiting > 0), 0))
+             WHERE run = ?1",
+            [self.run, self.next_id - 1],
         )
         .named("write", path)?;
         conn.execute("UPDATE snapshots SET planned_at = ?2 WHERE snapshot = ?1", params![self.snapshot, now_ms()])

@@ -6,6 +6,7 @@ CREATE TABLE runs(
   run    INTEGER PRIMARY KEY,
   run_id TEXT NOT NULL UNIQUE,
   weight INTEGER NOT NULL DEFAULT 1 CHECK(weight > 0),
+  last_id INTEGER NOT NULL DEFAULT 0,        -- the greatest id of its microshards
   named  INTEGER NOT NULL DEFAULT 0,         -- 1: its microshards are in `names`, since its second snapshot
   turn   REAL NOT NULL DEFAULT 0             -- work claimed / weight: the run with the smallest has the next turn
 ) STRICT;
