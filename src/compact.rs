@@ -245,10 +245,8 @@ fn join<T>(thread: ScopedJoinHandle<'_, T>) -> T {
 
 /// The counters over all languages, of all runs or of one.
 fn total(queue: &Queue, only: Option<&str>) -> Result<GroupStatus> {
-    let mut total = GroupStatus::default();
     let groups = queue.status()?;
-    groups.iter().filter(|group| only.is_none_or(|only| group.run_id == only)).for_each(|group| total.add(group));
-    Ok(total)
+    Ok(GroupStatus::total(groups.iter().filter(|group| only.is_none_or(|only| group.run_id == only))))
 }
 
 fn who_is_at_work(queue: &Queue) -> Result<String> {

@@ -2,7 +2,7 @@
 //! transaction (group commit), renews leases, beats, and lets a claim wait here, not in a lane, until there is something
 //! to claim. Requests come over a bounded channel that the caller made; the service ends when its senders are gone.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -118,7 +118,8 @@ struct Writer<'a> {
     owner: &'a str,
     only: Option<i64>,
     stop: &'a AtomicBool,
-    waiting: Vec<Sender<Result<Answer>>>,
+    /// Claims that nothing could be claimed for yet, the oldest first.
+    waiting: VecDeque<Sender<Result<Answer>>>,
     live: HashMap<(i64, i64), Live>,
     /// Device and inode of the file that is written to.
     file: (u64, u64),
@@ -140,7 +141,7 @@ impl Queue {
             owner,
             only,
             stop,
-            waiting: Vec::new(),
+            waiting: VecDeque::new(),
             live: HashMap::new(),
             file,
             next_beat: now,
@@ -218,11 +219,11 @@ impl Writer<'_> {
             answers.extend(self.waiting.drain(..).map(|reply| (reply, Answer::Claimed(Claimed::Stopped))));
             return Ok(());
         }
-        while let Some(reply) = self.waiting.pop() {
+        while let Some(reply) = self.waiting.pop_front() {
             let lease_ms = LEASE.as_millis() as i64;
             let claimer = Claimer { owner: self.owner, now_ms: now_ms(), lease_ms, only: self.only };
             let Some(job) = self.queue.claim(claimer)? else {
-                self.waiting.push(reply);
+                self.waiting.push_front(reply);
                 break;
             };
             let lease = &job.lease;

@@ -73,8 +73,14 @@ impl MicroshardCounts {
 }
 
 impl GroupStatus {
-    /// Adds another's counts, for a total over languages.
-    pub fn add(&mut self, other: &GroupStatus) {
+    /// The counts of all `groups` together; of no run and no language.
+    pub fn total<'a>(groups: impl IntoIterator<Item = &'a GroupStatus>) -> GroupStatus {
+        let mut total = GroupStatus::default();
+        groups.into_iter().for_each(|group| total.add(group));
+        total
+    }
+
+    fn add(&mut self, other: &GroupStatus) {
         let (s, o) = (&mut self.shards, &other.shards);
         s.pending += o.pending;
         s.waiting += o.waiting;

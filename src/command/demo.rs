@@ -87,11 +87,9 @@ fn step(args: &[&str], expected: Exit, out: &mut dyn Write) -> Result<()> {
 /// What was done, what failed and why, and how fast.
 fn report(queue: &Path, generated: &Generated, elapsed: Duration, out: &mut dyn Write) -> Result<()> {
     let queue = Queue::open(queue)?;
-    let mut total = GroupStatus::default();
     let mut table = Table::new(&["language", "microshards", "failed", "shards", "rows", "in", "out"]);
     let groups = queue.status()?;
-    groups.iter().for_each(|group| total.add(group));
-    total.language = "all".to_owned();
+    let total = GroupStatus { language: "all".to_owned(), ..GroupStatus::total(&groups) };
     for group in groups.iter().chain([&total]) {
         let mut cells = vec![group.language.clone()];
         let numbers = [group.microshards.total(), group.microshards.failed, group.shards.published, group.rows];

@@ -22,15 +22,8 @@ pub(super) fn run(args: &QueueJson, out: &mut dyn Write) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn total(groups: &[GroupStatus]) -> GroupStatus {
-    let mut total = GroupStatus::default();
-    groups.iter().for_each(|group| total.add(group));
-    total
-}
-
 fn as_json(queue: &Queue, groups: &[GroupStatus]) -> Result<Value> {
-    let total = total(groups);
-    let mut status = counts(&total);
+    let mut status = counts(&GroupStatus::total(groups));
     let runner = queue.runner()?;
     status["runner"] = json!({
         "state": queue.runner_state()?.word(),
@@ -82,7 +75,7 @@ fn print(queue: &Queue, groups: &[GroupStatus], out: &mut dyn Write) -> Result<(
         "in",
         "out",
     ]);
-    let all = total(groups);
+    let all = GroupStatus::total(groups);
     for group in groups.iter().chain([&all]) {
         let (shards, microshards) = (&group.shards, &group.microshards);
         let name =

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::io::Write;
 
 use anyhow::{Context, Result, bail};
-use microshard_queue::{PlannedShard, Queue};
+use microshard_queue::{GroupStatus, PlannedShard, Queue};
 use rayon::prelude::*;
 use serde_json::json;
 
@@ -85,13 +85,13 @@ struct Missing {
 
 impl Missing {
     fn of(queue: &Queue) -> Result<Missing> {
-        let mut missing = Missing { failed: 0, held: 0, pending: 0, refused: queue.refusals()?.len() };
-        for group in queue.status()? {
-            missing.failed += group.microshards.failed;
-            missing.held += group.microshards.held;
-            missing.pending += group.microshards.pending + group.microshards.claimed;
-        }
-        Ok(missing)
+        let microshards = GroupStatus::total(&queue.status()?).microshards;
+        Ok(Missing {
+            failed: microshards.failed,
+            held: microshards.held,
+            pending: microshards.pending + microshards.claimed,
+            refused: queue.refusals()?.len(),
+        })
     }
 }
 

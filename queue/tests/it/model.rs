@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use microshard_queue::{
-    Claimer, DEATHS_MAX, DEFERRALS_MAX, Failure, Finish, Finished, LOST_MAX, Lease, Outcome, Queue, RetrySelection,
+    Claimer, DEATHS_MAX, DEFERRALS_MAX, Failure, Finish, Finished, GroupStatus, LOST_MAX, Lease, Outcome, Queue,
+    RetrySelection,
 };
 use proptest::prelude::*;
 
@@ -308,8 +309,7 @@ fn release(queue: &Queue, model: &mut Model, snapshot: usize) {
 
 fn compare(queue: &Queue, model: &Model) {
     assert_eq!(queue.check().expect("checks"), Vec::<String>::new());
-    let mut total = microshard_queue::GroupStatus::default();
-    queue.status().expect("reads").iter().for_each(|group| total.add(group));
+    let total = GroupStatus::total(&queue.status().expect("reads"));
     let (shards, microshards) = (&total.shards, &total.microshards);
     let waiting = |state| matches!(state, State::Waiting(_));
     let claimed = |state| matches!(state, State::Claimed(_));

@@ -1,6 +1,6 @@
 //! What comes out: unsynced shards in chunks, failures, retry, release.
 
-use microshard_queue::{Failure, Finish, Outcome, RetrySelection};
+use microshard_queue::{Failure, Finish, GroupStatus, Outcome, RetrySelection};
 
 use crate::world::{Every, World, assert_sound, claim, claim_at, finish, ids, items, name, published};
 
@@ -9,6 +9,25 @@ fn publish_all(world: &World) {
     while let Some(job) = claim_at(&queue, 0) {
         finish(&queue, &job.lease, published(&job.name));
     }
+}
+
+#[test]
+fn the_total_counts_every_run_and_language_once() {
+    let world = World::new();
+    let mut all = items("en", 1..=4);
+    all.extend(items("de", 5..=6));
+    world.snapshot("one", &all, Every(2, false)).expect("plans");
+    world.snapshot("two", &items("en", 1..=3), Every(2, true)).expect("plans");
+    let queue = world.queue();
+    let jobs = [claim(&queue), claim(&queue), claim(&queue)];
+    for job in &jobs[..2] {
+        finish(&queue, &job.lease, published(&job.name));
+    }
+    let total = GroupStatus::total(&queue.status().expect("reads"));
+    let (shards, microshards) = (&total.shards, &total.microshards);
+    assert_eq!((shards.pending, shards.claimed, shards.published, shards.held), (1, 1, 2, 1));
+    assert_eq!((microshards.pending, microshards.claimed, microshards.consumed, microshards.held), (2, 2, 4, 1));
+    assert_eq!((total.rows, total.bytes_in, total.bytes_out), (20, 200, 100));
 }
 
 #[test]
@@ -69,7 +88,7 @@ fn retry_takes_what_is_selected_and_names_what_has_not_failed() {
     fail_one(&world, Outcome::Failed("all".into()));
     fail_one(&world, Outcome::Failed("all".into()));
     let queue = world.queue();
-    assert_eq!(queue.status().expect("reads").iter().map(|group| group.microshards.failed).sum::<u64>(), 4);
+    assert_eq!(GroupStatus::total(&queue.status().expect("reads")).microshards.failed, 4);
     let unknown = RetrySelection { microshard_ids: vec![99], ..RetrySelection::default() };
     assert!(queue.retry(&unknown, &name).expect_err("has not failed").to_string().contains("failures"));
     let german = RetrySelection { languages: vec!["de".into()], ..RetrySelection::default() };

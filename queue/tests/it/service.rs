@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crossbeam_channel::bounded;
-use microshard_queue::{Claimed, Client, Finish, Finished, Outcome, now_ms};
+use crossbeam_channel::{Receiver, bounded};
+use microshard_queue::{Claimed, Client, Finish, Finished, GroupStatus, Outcome, Request, now_ms};
 
 use crate::world::{Every, World, assert_sound, items, published};
 
@@ -47,7 +47,7 @@ fn sixty_four_lanes_claim_every_shard_once() {
     assert_eq!(seen.len(), 4000);
     assert_eq!(seen.iter().collect::<BTreeSet<_>>().len(), 4000, "none twice");
     let queue = world.queue();
-    assert_eq!(queue.status().expect("reads").iter().map(|group| group.microshards.consumed).sum::<u64>(), 4000);
+    assert_eq!(GroupStatus::total(&queue.status().expect("reads")).microshards.consumed, 4000);
     assert!(queue.runner().expect("reads").expect("was one").stopped_at_ms.is_some());
     assert_sound(&queue);
 }
@@ -94,6 +94,36 @@ fn a_stopped_runner_claims_no_more_and_waiting_claims_are_told() {
     assert!(*claimed.lock().expect("unpoisoned") <= 4);
     let status = &world.queue().status().expect("reads")[0];
     assert_eq!((status.shards.pending, status.shards.claimed), (10, 0));
+}
+
+/// Waits until so many requests are in the writer's inbox: the writer does not work yet, so they stay.
+fn wait_for_requests(inbox: &Receiver<Request>, count: usize) {
+    while inbox.len() < count {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn the_claim_that_has_waited_longest_is_answered_first() {
+    let world = World::with(2, 2);
+    let queue = world.queue();
+    queue.start_runner("me", "host", &[]).expect("starts");
+    let (requests, inbox) = bounded(3);
+    let order = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for lane in 1..=3 {
+            let (client, order) = (Client::new(requests.clone()), &order);
+            scope.spawn(move || {
+                let Claimed::Job(job) = client.claim().expect("claims") else { panic!("the shard is given back") };
+                order.lock().expect("unpoisoned").push(lane);
+                client.finish(job.lease, outcome(Outcome::Released)).expect("finishes");
+            });
+            wait_for_requests(&inbox, lane);
+        }
+        drop(requests);
+        queue.serve("me", None, &inbox, &AtomicBool::new(false)).expect("serves");
+    });
+    assert_eq!(order.into_inner().expect("unpoisoned"), [1, 2, 3]);
 }
 
 #[test]
