@@ -1,23 +1,20 @@
 //! From staging into the queue, in plan order. Microshards are copied in short transactions, so that a runner at work is
 //! not held up; they count only when the last transaction adds their shards. What a killed snapshot leaves behind lies
-//! beyond the last shard and is removed by the next one. A first load, of a file that nobody has open, is one statement
-//! a language inside SQLite.
+//! beyond the last shard and is removed by the next one.
 
-use rusqlite::{OptionalExtension, Row, params};
+use rusqlite::{Row, Statement, params};
 
 use crate::error::{Error, Named, Result};
 use crate::file::{Queue, now_ms};
 use crate::intake::{Cut, GroupTotals, NameShard, NewSnapshot, Number, Planned, Planner, Size};
-use crate::staging::{Item, Language, PLAN_ORDER, Staging};
-
-/// Held shards that a later snapshot of the run takes apart: remainders, which it plans again, and what was released, which
-/// is the manifest's. Not those that wait for `retry`, or that came from one.
-const REOPENED: &str = "s.state = 5 AND (s.error IS NULL OR s.error = 'released to the manifest')
-  AND NOT EXISTS (SELECT 1 FROM exceptions e WHERE e.shard = s.shard AND e.state = 1)
-  AND NOT EXISTS (SELECT 1 FROM exceptions e WHERE e.retried_in = s.shard)";
+use crate::names::{Names, duplicate_id, duplicate_uri};
+use crate::staging::{Item, Staging};
 
 /// Microshards copied in one transaction: some 50 ms of the writer's time.
 const COPY_BATCH: u64 = 20_000;
+
+const INSERT: &str = "INSERT INTO microshards(run, microshard_id, uri, rows, bytes, sha256, created_at, updated_at)
+   VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 
 /// A group's range in the queue.
 struct Group {
@@ -29,8 +26,10 @@ struct Group {
 /// The copy from staging to queue, and the cutting.
 pub(crate) struct Copying<'a> {
     queue: &'a Queue,
-    /// The file is being loaded for the first time: no index yet, duplicates are looked for at the end.
+    /// The file is being loaded for the first time: nobody else has it open.
     new: bool,
+    /// The run's names, where this is its first snapshot; else they are in the table.
+    names: Option<Names>,
     run: i64,
     snapshot: i64,
     run_id: String,
@@ -68,16 +67,17 @@ impl<'a> Copying<'a> {
         let snapshot_row = conn.last_insert_rowid();
         let (first_new, next_id) = conn
             .query_row(
-                "SELECT (SELECT coalesce(max(seq), 0) + 1 FROM microshards),
-                        (SELECT coalesce(max(microshard_id), 0) + 1 FROM microshards WHERE run = ?1)",
+                "SELECT (SELECT coalesce(max(seq), 0) + 1 FROM microshards), last_id + 1 FROM runs WHERE run = ?1",
                 [run],
                 |row| Ok((row.get(0)?, row.get(1)?)),
             )
             .named("read", path)?;
         conn.execute_batch("COMMIT").named("write", path)?;
+        let names = queue.names_for(run)?;
         Ok(Copying {
             queue,
             new,
+            names,
             run,
             snapshot: snapshot_row,
             run_id: snapshot.run_id.clone(),
@@ -88,12 +88,8 @@ impl<'a> Copying<'a> {
         })
     }
 
-    pub(crate) fn run(mut self, staging: &Staging, planner: &dyn Planner, name: &NameShard) -> Result<Planned> {
-        let copied = match staging.attachable()? {
-            Some(staged) if self.new => self.load(staging, staged),
-            _ => self.copy(staging),
-        };
-        let result = copied.and_then(|()| self.plan(planner, name));
+    pub(crate) fn run(mut self, staging: &mut Staging, planner: &dyn Planner, name: &NameShard) -> Result<Planned> {
+        let result = self.copy(staging).and_then(|()| self.check_unique()).and_then(|()| self.plan(planner, name));
         if let Err(error) = result {
             if !self.new {
                 self.queue.roll_back()?;
@@ -104,39 +100,18 @@ impl<'a> Copying<'a> {
         Ok(self.planned)
     }
 
-    /// A first load: one statement a language inside SQLite, and the ranges follow from the totals.
-    fn load(&mut self, staging: &Staging, staged: &str) -> Result<()> {
-        let path = &self.queue.path;
-        let conn = &self.queue.conn;
-        conn.execute("ATTACH ?1 AS staging", [staged]).named("read", path)?;
-        conn.execute_batch("BEGIN").named("write", path)?;
-        let mut first = self.first_new;
-        for Language { table, totals, .. } in staging.languages() {
-            let sql = format!(
-                "INSERT INTO microshards(run, microshard_id, uri, uri_hash, rows, bytes, sha256, created_at, updated_at)
-                 SELECT ?1, microshard_id, uri, uri_hash, rows, bytes, sha256, created_at, updated_at
-                 FROM staging.{table} ORDER BY {PLAN_ORDER}"
-            );
-            conn.execute(&sql, [self.run]).named("sort", path)?;
-            let last = first + totals.microshards as i64 - 1;
-            self.groups.push(Group { totals: totals.clone(), first, last });
-            self.planned.added += totals.microshards;
-            first = last + 1;
-        }
-        conn.execute_batch("COMMIT; DETACH staging").named("write", path)
-    }
-
-    fn copy(&mut self, staging: &Staging) -> Result<()> {
+    fn copy(&mut self, staging: &mut Staging) -> Result<()> {
         let path = &self.queue.path;
         let conn = &self.queue.conn;
         conn.execute_batch("BEGIN IMMEDIATE").named("write", path)?;
+        let mut insert = conn.prepare(INSERT).named("write", path)?;
         let mut copied = 0;
         staging.for_each_in_plan_order(|item| {
-            if !self.new && self.is_known(item)? {
+            if self.names.is_none() && self.is_known(item)? {
                 self.planned.known += 1;
                 return Ok(());
             }
-            self.insert(item)?;
+            self.insert(&mut insert, item)?;
             copied += 1;
             if copied % COPY_BATCH == 0 && !self.new {
                 conn.execute_batch("COMMIT; BEGIN IMMEDIATE").named("write", path)?;
@@ -146,63 +121,44 @@ impl<'a> Copying<'a> {
         conn.execute_batch("COMMIT").named("write", path)
     }
 
+    fn check_unique(&mut self) -> Result<()> {
+        self.names.take().map_or(Ok(()), |mut names| self.queue.check_unique(&mut names))
+    }
+
     /// Whether an earlier snapshot brought this microshard. The same id or uri twice in one manifest is an error.
     fn is_known(&self, item: &Item) -> Result<bool> {
-        let path = &self.queue.path;
-        let conn = &self.queue.conn;
-        if let Some(id) = item.microshard_id {
-            let seq: Option<i64> = conn
-                .prepare_cached(
-                    "SELECT seq FROM microshards WHERE run = ?1 AND microshard_id = ?2 ORDER BY seq DESC LIMIT 1",
-                )
-                .and_then(|mut select| select.query_row(params![self.run, id], |row| row.get(0)).optional())
-                .named("read", path)?;
-            match seq {
-                Some(seq) if seq >= self.first_new => return Err(duplicate_id(id)),
-                Some(seq) => return Ok(!self.queue.is_reopened(seq)?),
-                None => {}
-            }
+        if let Some(id) = item.microshard_id
+            && let Some(seq) = self.queue.with_id(self.run, id)?
+        {
+            return if seq < self.first_new { Ok(!self.queue.is_reopened(seq)?) } else { Err(duplicate_id(id)) };
         }
-        let other: Option<(i64, i64)> = conn
-            .prepare_cached(
-                "SELECT seq, microshard_id FROM microshards WHERE uri_hash = ?1 AND run = ?2 AND uri = ?3
-                 ORDER BY seq DESC LIMIT 1",
-            )
-            .and_then(|mut select| {
-                let found = params![uri_hash(&item.uri), self.run, item.uri];
-                select.query_row(found, |row| Ok((row.get(0)?, row.get(1)?))).optional()
-            })
-            .named("read", path)?;
-        match (other, item.microshard_id) {
+        match (self.queue.with_uri(self.run, &item.uri)?, item.microshard_id) {
             (Some((_, other)), Some(id)) => Err(duplicate_uri(other, id)),
+            (Some((seq, other)), None) if seq >= self.first_new => Err(duplicate_uri(other, self.next_id)),
             (Some((seq, _)), None) => Ok(!self.queue.is_reopened(seq)?),
             (None, _) => Ok(false),
         }
     }
 
-    fn insert(&mut self, item: &Item) -> Result<()> {
+    fn insert(&mut self, insert: &mut Statement<'_>, item: &Item) -> Result<()> {
         let id = item.microshard_id.unwrap_or(self.next_id);
         self.next_id = self.next_id.max(id.saturating_add(1));
-        let conn = &self.queue.conn;
-        conn.prepare_cached(
-            "INSERT INTO microshards(run, microshard_id, uri, uri_hash, rows, bytes, sha256, created_at, updated_at)
-             VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
-        )
-        .and_then(|mut insert| {
-            insert.execute(params![
+        let seq = insert
+            .insert(params![
                 self.run,
                 id,
                 item.uri,
-                uri_hash(&item.uri),
                 item.rows,
                 item.bytes.map(|bytes| bytes as i64),
                 item.sha256,
                 item.created_at,
                 item.updated_at
             ])
-        })
-        .named("write", &self.queue.path)?;
-        let seq = conn.last_insert_rowid();
+            .named("write", &self.queue.path)?;
+        match &mut self.names {
+            Some(names) => names.add(self.run, seq, id, &item.uri)?,
+            None => self.queue.name_microshard(self.run, seq, id, &item.uri)?,
+        }
         self.planned.added += 1;
         self.count(item, seq);
         Ok(())
@@ -239,9 +195,10 @@ impl<'a> Copying<'a> {
             self.add_shards(group, &cuts, name)?;
         }
         conn.execute(
-            "UPDATE runs SET turn = max(turn, coalesce((SELECT min(r.turn) FROM runs r JOIN groups g ON g.run = r.run
-               WHERE r.run <> ?1 AND g.pending + g.claimed + g.waiting > 0), 0)) WHERE run = ?1",
-            [self.run],
+            "UPDATE runs SET last_id = ?2, turn = max(turn, coalesce((SELECT min(r.turn) FROM runs r
+               JOIN groups g ON g.run = r.run WHERE r.run <> ?1 AND g.pending + g.claimed + g.waiting > 0), 0))
+             WHERE run = ?1",
+            [self.run, self.next_id - 1],
         )
         .named("write", path)?;
         conn.execute("UPDATE snapshots SET planned_at = ?2 WHERE snapshot = ?1", params![self.snapshot, now_ms()])
@@ -329,111 +286,8 @@ impl Queue {
         }
         self.conn.execute_batch("ROLLBACK").named("roll back", &self.path)
     }
-
-    /// Removes what a killed snapshot copied: all that lies beyond the last shard. Callers hold the intake lock.
-    pub(crate) fn drop_unplanned(&self) -> Result<()> {
-        self.conn
-            .execute_batch(
-                "BEGIN IMMEDIATE;
-                 DELETE FROM microshards WHERE seq > (SELECT coalesce(max(last), 0) FROM shards);
-                 DELETE FROM snapshots WHERE planned_at IS NULL;
-                 COMMIT",
-            )
-            .named("clean", &self.path)
-    }
-
-    pub(crate) fn has_held(&self) -> Result<bool> {
-        self.conn
-            .query_row("SELECT EXISTS(SELECT 1 FROM shards WHERE state = 5 AND error IS NULL)", [], |row| row.get(0))
-            .named("read", &self.path)
-    }
-
-    /// Whether the microshard is in a held shard that is taken apart when the manifest lists it again.
-    fn is_reopened(&self, seq: i64) -> Result<bool> {
-        let sql = format!("SELECT EXISTS(SELECT 1 FROM shards s WHERE {REOPENED} AND ?1 BETWEEN s.first AND s.last)");
-        self.conn
-            .prepare_cached(&sql)
-            .and_then(|mut select| select.query_row([seq], |row| row.get(0)))
-            .named("read", &self.path)
-    }
-
-    /// Takes the run's reopened shards apart: what the manifest lists of them has been copied to `first_new` and beyond.
-    pub(crate) fn drop_held(&self, run: i64, first_new: i64) -> Result<()> {
-        let reopened = format!(
-            "SELECT s.shard FROM shards s JOIN groups g ON g.grp = s.grp WHERE {REOPENED} AND g.run = ?1 AND s.first < ?2"
-        );
-        let of_seq = format!(
-            "seq IN (SELECT m.seq FROM shards h JOIN microshards m ON m.seq BETWEEN h.first AND h.last
-               WHERE h.shard IN ({reopened}))"
-        );
-        for table in ["exceptions", "troubles"] {
-            self.conn
-                .execute(&format!("DELETE FROM {table} WHERE {of_seq}"), [run, first_new])
-                .named("write", &self.path)?;
-        }
-        self.conn
-            .execute(&format!("DELETE FROM microshards WHERE {of_seq}"), [run, first_new])
-            .and_then(|_| {
-                self.conn.execute(&format!("DELETE FROM shards WHERE shard IN ({reopened})"), [run, first_new])
-            })
-            .named("write", &self.path)?;
-        Ok(())
-    }
-
-    /// After a first load: an id or a uri that the manifest lists twice.
-    pub(crate) fn check_unique(&self) -> Result<()> {
-        let twice: Option<i64> = self
-            .conn
-            .query_row(
-                "SELECT microshard_id FROM microshards INDEXED BY microshards_id
-                 GROUP BY run, microshard_id HAVING count(*) > 1 LIMIT 1",
-                [],
-                |row| row.get(0),
-            )
-            .optional()
-            .named("check", &self.path)?;
-        if let Some(id) = twice {
-            return Err(duplicate_id(id));
-        }
-        let twice: Option<(i64, i64)> = self
-            .conn
-            .query_row(
-                "SELECT a.microshard_id, b.microshard_id FROM
-                   (SELECT uri_hash FROM microshards INDEXED BY microshards_uri GROUP BY uri_hash HAVING count(*) > 1) twice
-                 JOIN microshards a ON a.uri_hash = twice.uri_hash
-                 JOIN microshards b ON b.uri_hash = a.uri_hash AND b.run = a.run AND b.uri = a.uri AND b.seq > a.seq
-                 LIMIT 1",
-                [],
-                |row| Ok((row.get(0)?, row.get(1)?)),
-            )
-            .optional()
-            .named("check", &self.path)?;
-        match twice {
-            Some((one, other)) => Err(duplicate_uri(one, other)),
-            None => Ok(()),
-        }
-    }
 }
 
 fn size(row: &Row<'_>) -> rusqlite::Result<Size> {
     Ok(Size { rows: row.get::<_, i64>(0)? as u64, bytes: row.get::<_, i64>(1)? as u64 })
-}
-
-fn duplicate_id(id: i64) -> Error {
-    Error::Input(format!("the manifest lists microshard {id} twice: its rows would be written twice"))
-}
-
-/// The uri itself may hold a secret.
-fn duplicate_uri(one: i64, other: i64) -> Error {
-    Error::Input(format!(
-        "the manifest lists one uri twice, as microshards {one} and {other}: its rows would be written twice"
-    ))
-}
-
-/// FNV-1a, 64 bits: only narrows the search, uris are then compared.
-pub(crate) fn uri_hash(uri: &str) -> i64 {
-    let hash = uri
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-    hash as i64
 }

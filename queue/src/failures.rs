@@ -193,20 +193,17 @@ impl Queue {
 
     fn copy_failures(&self, source: i64, run: i64) -> Result<()> {
         self.execute(
-            "INSERT INTO microshards(run, microshard_id, uri, uri_hash, rows, bytes, sha256, created_at, updated_at)
-             SELECT ?2, m.microshard_id, m.uri, m.uri_hash, m.rows, m.bytes, m.sha256, m.created_at, m.updated_at
+            "INSERT INTO microshards(run, microshard_id, uri, rows, bytes, sha256, created_at, updated_at)
+             SELECT ?2, m.microshard_id, m.uri, m.rows, m.bytes, m.sha256, m.created_at, m.updated_at
              FROM chosen c JOIN exceptions e ON e.seq = c.seq JOIN microshards m ON m.seq = e.seq
              WHERE e.shard = ?1 AND e.state = 0 ORDER BY m.seq",
             params![source, run],
         )?;
-        // How often they were tried goes with them.
+        // How often they were tried goes with them: the copies lie beyond the last shard, in the same order.
         self.execute(
             "INSERT INTO troubles(seq, tries, since, sentence)
-             SELECT n.seq, e.tries, ?2, e.sentence FROM chosen c JOIN exceptions e ON e.seq = c.seq
-             JOIN microshards m ON m.seq = e.seq
-             JOIN microshards n ON n.run = m.run AND n.microshard_id = m.microshard_id
-               AND n.seq > (SELECT max(last) FROM shards)
-             WHERE e.shard = ?1 AND e.state = 0",
+             SELECT (SELECT max(last) FROM shards) + row_number() OVER (ORDER BY e.seq), e.tries, ?2, e.sentence
+             FROM chosen c JOIN exceptions e ON e.seq = c.seq WHERE e.shard = ?1 AND e.state = 0",
             params![source, now_ms()],
         )?;
         Ok(())

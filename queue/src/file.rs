@@ -154,6 +154,14 @@ pub fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
 }
 
+/// Removes a file of ours that an earlier process may have left.
+pub(crate) fn remove(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).named("remove", path),
+        _ => Ok(()),
+    }
+}
+
 /// Makes a new name in the file's directory durable.
 pub(crate) fn sync_directory(path: &Path) -> Result<()> {
     let directory = match path.parent() {

@@ -1,15 +1,13 @@
-//! Taking a snapshot into the queue: microshards are staged, then `copying.rs` brings them into plan order and cuts them.
-//! A first snapshot builds the file under another name; on any error the queue is as it was.
+//! Taking a snapshot into the queue: microshards are staged, which sorts them, then `copying.rs` copies them in plan order
+//! and cuts them. A first snapshot builds the file under another name; on any error the queue is as it was.
 
 use std::path::{Path, PathBuf};
 
-use rusqlite::Row;
-
 use crate::copying::Copying;
 use crate::error::{Error, Named, Result};
-use crate::file::Queue;
+use crate::file::{Queue, remove};
 use crate::lock::{Acquired, Lock, LockKind, with_suffix};
-use crate::staging::{Item, Staging, remove};
+use crate::staging::{Item, Staging};
 
 /// What a group's new microshards come to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,8 +140,8 @@ impl Intake {
             let queue = Queue::open(&self.path)?;
             remove(&with_suffix(&self.path, ".loading"))?;
             queue.drop_unplanned()?;
-            self.restage_held(&queue, &snapshot.run_id)?;
-            return Copying::new(&queue, false, snapshot)?.run(&self.staging, planner, name);
+            queue.restage_held(&snapshot.run_id, &mut self.staging)?;
+            return Copying::new(&queue, false, snapshot)?.run(&mut self.staging, planner, name);
         }
         let temporary = with_suffix(&self.path, ".loading");
         remove(&temporary)?;
@@ -155,56 +153,16 @@ impl Intake {
     }
 
     fn plan_new(
-        &self,
+        &mut self,
         temporary: &Path,
         snapshot: &NewSnapshot,
         planner: &dyn Planner,
         name: &NameShard,
     ) -> Result<Planned> {
         let queue = Queue::create_new(temporary)?;
-        let planned = Copying::new(&queue, true, snapshot)?.run(&self.staging, planner, name)?;
+        let planned = Copying::new(&queue, true, snapshot)?.run(&mut self.staging, planner, name)?;
         queue.index_new()?;
-        queue.check_unique()?;
         queue.finish_new(&self.path)?;
         Ok(planned)
     }
-
-    /// Remainders that an earlier snapshot held back are planned again, together with what is new: as the manifest now
-    /// lists them, or as they were where it doesn't.
-    fn restage_held(&mut self, queue: &Queue, run_id: &str) -> Result<()> {
-        if !queue.has_held()? {
-            return Ok(());
-        }
-        self.staging.index()?;
-        let mut select = queue
-            .conn
-            .prepare(
-                "SELECT m.microshard_id, g.language, m.uri, m.rows, m.bytes, m.sha256, m.created_at, m.updated_at
-                 FROM shards s JOIN groups g ON g.grp = s.grp JOIN runs r ON r.run = g.run
-                 JOIN microshards m ON m.seq BETWEEN s.first AND s.last
-                 WHERE s.state = 5 AND s.error IS NULL AND r.run_id = ?1",
-            )
-            .named("read", &queue.path)?;
-        let mut rows = select.query([run_id]).named("read", &queue.path)?;
-        while let Some(row) = rows.next().named("read", &queue.path)? {
-            let item = held_item(row).named("read", &queue.path)?;
-            if !self.staging.contains(item.microshard_id.unwrap_or_default(), &item.uri)? {
-                self.staging.add(&item)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-fn held_item(row: &Row<'_>) -> rusqlite::Result<Item> {
-    Ok(Item {
-        microshard_id: Some(row.get(0)?),
-        language: row.get(1)?,
-        uri: row.get(2)?,
-        rows: row.get(3)?,
-        bytes: row.get::<_, Option<i64>>(4)?.map(|bytes| bytes as u64),
-        sha256: row.get(5)?,
-        created_at: row.get(6)?,
-        updated_at: row.get(7)?,
-    })
 }

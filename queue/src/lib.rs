@@ -29,9 +29,13 @@ mod file;
 mod finish;
 mod intake;
 mod lock;
+mod names;
+mod record;
+mod reopening;
 mod results;
 mod runner;
 mod service;
+mod sorter;
 mod staging;
 mod status;
 

@@ -6,6 +6,8 @@ CREATE TABLE runs(
   run    INTEGER PRIMARY KEY,
   run_id TEXT NOT NULL UNIQUE,
   weight INTEGER NOT NULL DEFAULT 1 CHECK(weight > 0),
+  last_id INTEGER NOT NULL DEFAULT 0,        -- the greatest id of its microshards
+  named  INTEGER NOT NULL DEFAULT 0,         -- 1: its microshards are in `names`, since its second snapshot
   turn   REAL NOT NULL DEFAULT 0             -- shards claimed / weight: the run with the smallest has the next turn
 ) STRICT;
 
@@ -73,10 +75,13 @@ CREATE TABLE shards(
 
 CREATE TABLE microshards(
   seq INTEGER PRIMARY KEY,                   -- plan order: a shard is one range of it
-  run INTEGER NOT NULL, microshard_id INTEGER NOT NULL, uri TEXT NOT NULL, uri_hash INTEGER NOT NULL,
+  run INTEGER NOT NULL, microshard_id INTEGER NOT NULL, uri TEXT NOT NULL,
   rows INTEGER, bytes INTEGER, sha256 BLOB,
   created_at INTEGER, updated_at INTEGER     -- Unix microseconds, as the manifest has them
 ) STRICT;
+
+-- Microshards by hashes of their ids and uris; may name what is gone, so what is found is compared.
+CREATE TABLE names(hash INTEGER NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY(hash, seq)) STRICT, WITHOUT ROWID;
 
 -- A microshard has a row here only while its state is not its shard's.
 CREATE TABLE exceptions(

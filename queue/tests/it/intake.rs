@@ -41,10 +41,11 @@ fn a_member_comes_back_as_it_went_in() {
 
 #[test]
 fn an_id_or_a_uri_listed_twice_is_an_error_that_names_it() {
-    for later in [false, true] {
+    // In a new file; in the run's second snapshot; in a queue that has another run only.
+    for before in [None, Some("run"), Some("another")] {
         let world = World::new();
-        if later {
-            world.snapshot("run", &items("en", 100..110), Every(2, false)).expect("plans");
+        if let Some(run) = before {
+            world.snapshot(run, &items("en", 100..110), Every(2, false)).expect("plans");
         }
         let mut twice = items("en", [1, 2, 3]);
         twice[2].microshard_id = Some(1);
@@ -54,12 +55,45 @@ fn an_id_or_a_uri_listed_twice_is_an_error_that_names_it() {
         twice[2].uri = twice[0].uri.clone();
         let error = world.snapshot("run", &twice, Every(2, false)).expect_err("a uri twice").to_string();
         assert!(error.contains("1 and 3") && !error.contains(&twice[0].uri), "a uri may be a secret: {error}");
-        assert_eq!(world.path.exists(), later, "a first snapshot that fails leaves no queue");
-        if later {
+        let mut twice = items("en", [1, 2, 3]);
+        twice.iter_mut().for_each(|item| item.microshard_id = None);
+        twice[2].uri = twice[0].uri.clone();
+        let error = world.snapshot("run", &twice, Every(2, false)).expect_err("a uri twice, without ids").to_string();
+        assert!(error.contains("lists one uri twice"), "{error}");
+        assert_eq!(world.path.exists(), before.is_some(), "a first snapshot that fails leaves no queue");
+        if before.is_some() {
             assert_eq!(world.queue().status().expect("reads")[0].microshards.total(), 10, "nor does it add anything");
             assert_sound(&world.queue());
         }
     }
+}
+
+#[test]
+fn a_uri_that_an_earlier_snapshot_has_under_another_id_is_an_error() {
+    let world = World::with(4, 2);
+    let mut again = items("en", [5, 6]);
+    again[1].uri = item("en", 3).uri;
+    let error = world.snapshot("run", &again, Every(2, false)).expect_err("3 is there").to_string();
+    assert!(error.contains("as microshards 3 and 6"), "{error}");
+    assert_eq!(world.queue().status().expect("reads")[0].microshards.total(), 4);
+    let planned = world.snapshot("another", &again, Every(2, false)).expect("another run has its own names");
+    assert_eq!(planned.added, 2);
+    assert_sound(&world.queue());
+}
+
+#[test]
+fn names_that_a_killed_snapshot_left_behind_mislead_nobody() {
+    let world = World::with(4, 2);
+    world.snapshot("run", &items("en", 4..=5), Every(2, false)).expect("plans");
+    let conn = rusqlite::Connection::open(&world.path).expect("opens");
+    // 6 will have the seq 6: every name that is there is said to be its name as well.
+    conn.execute_batch("INSERT INTO names SELECT DISTINCT hash, 6 FROM names; UPDATE runs SET named = 0")
+        .expect("writes");
+    drop(conn);
+    let planned = world.snapshot("run", &items("en", 4..=7), Every(2, false)).expect("plans");
+    assert_eq!((planned.added, planned.known), (2, 2));
+    assert_eq!(world.snapshot("run", &items("en", 1..=7), Every(2, false)).expect("plans").known, 7);
+    assert_sound(&world.queue());
 }
 
 #[test]
@@ -139,7 +173,7 @@ fn what_a_killed_snapshot_copied_is_gone_with_the_next_one() {
     // As a kill leaves it: microshards beyond the last shard, and a snapshot that was never planned.
     let conn = rusqlite::Connection::open(&world.path).expect("opens");
     conn.execute_batch(
-        "INSERT INTO microshards(run, microshard_id, uri, uri_hash) VALUES(1, 77, 'u', 1);
+        "INSERT INTO microshards(run, microshard_id, uri) VALUES(1, 77, 'u');
          INSERT INTO snapshots(run, number, claim) VALUES(1, 55, '{}')",
     )
     .expect("writes");
