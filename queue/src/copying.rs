@@ -194,10 +194,10 @@ impl<'a> Copying<'a> {
             self.planned.held += cuts.iter().filter(|cut| cut.held).map(|cut| cut.microshards).sum::<u64>();
             self.add_shards(group, &cuts, name)?;
         }
+        // Turns are taken from now on, also beside runs that are done: they may come back (`TAKE_TURN`).
         conn.execute(
             "UPDATE runs SET last_id = ?2, turn = max(turn, coalesce((SELECT min(r.turn) FROM runs r
-               JOIN groups g ON g.run = r.run WHERE r.run <> ?1 AND g.pending + g.claimed + g.waiting > 0), 0))
-             WHERE run = ?1",
+               JOIN groups g ON g.run = r.run WHERE r.run <> ?1), 0)) WHERE run = ?1",
             [self.run, self.next_id - 1],
         )
         .named("write", path)?;

@@ -137,3 +137,17 @@ fn a_run_that_was_passed_over_for_a_while_does_not_catch_up_alone() {
     let turns = turns(&queue, 10);
     assert!(count(&turns, "one") <= 6, "one turn more at most: {turns:?}");
 }
+
+#[test]
+fn a_run_that_is_snapshotted_again_does_not_pay_for_turns_it_had_before_the_others_came() {
+    let world = World::new();
+    world.snapshot("first", &items("en", 1..=40), Every(2, false)).expect("plans");
+    let queue = world.queue();
+    while let Some(job) = claim_at(&queue, 0) {
+        finish(&queue, &job.lease, published(&job.name));
+    }
+    world.snapshot("second", &items("en", 1..=100), Every(2, false)).expect("plans");
+    world.snapshot("first", &items("en", 41..=50), Every(2, false)).expect("plans");
+    let turns = turns(&queue, 10);
+    assert_eq!(count(&turns, "first"), 5, "{turns:?}");
+}
