@@ -197,8 +197,8 @@ impl Writer<'_> {
             let answer = self.carry_out(request.ask)?;
             answers.push((request.reply, answer));
         }
-        self.claim_for_waiting(answers)?;
         self.keep_alive(now)?;
+        self.claim_for_waiting(answers)?;
         self.queue.commit()
     }
 
@@ -248,7 +248,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Beats, and renews the leases whose lanes made headway since the last time.
+    /// Beats, and renews the leases whose lanes made headway since the last time: also when one has run out, before a
+    /// claim takes it over. After a host has slept they all have, though nothing is wrong with the lanes.
     fn keep_alive(&mut self, now: Instant) -> Result<()> {
         if now >= self.next_beat {
             self.next_beat = now + BEAT;
@@ -257,7 +258,7 @@ impl Writer<'_> {
                 return Err(Error::Input("another runner has taken over this queue".to_owned()));
             }
         }
-        if now >= self.next_renewal {
+        if now >= self.next_renewal || self.queue.has_expired(now_ms())? {
             self.next_renewal = now + LEASE / 4;
             let expires = now_ms() + LEASE.as_millis() as i64;
             for ((shard, attempt), live) in &mut self.live {
@@ -272,6 +273,15 @@ impl Writer<'_> {
 }
 
 impl Queue {
+    fn has_expired(&self, now_ms: i64) -> Result<bool> {
+        self.conn
+            .prepare_cached(
+                "SELECT EXISTS(SELECT 1 FROM shards INDEXED BY shards_claimed WHERE state = 2 AND lease_expires_at <= ?1)",
+            )
+            .and_then(|mut select| select.query_row([now_ms], |row| row.get(0)))
+            .named("read", &self.path)
+    }
+
     fn renew(&self, shard: i64, attempt: i64, expires_ms: i64) -> Result<()> {
         // A lease that was lost meanwhile is not touched: its lane is refused when it finishes.
         self.execute(

@@ -126,6 +126,50 @@ fn the_claim_that_has_waited_longest_is_answered_first() {
     assert_eq!(order.into_inner().expect("unpoisoned"), [1, 2, 3]);
 }
 
+/// Two lanes and one shard, whose lease runs out while the one works and the other waits; how each lease ended.
+fn when_the_lease_runs_out(headway: bool) -> Vec<Finished> {
+    let world = World::with(2, 2);
+    let queue = world.queue();
+    queue.start_runner("me", "host", &[]).expect("starts");
+    let (requests, inbox) = bounded(2);
+    let ends = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for lane in 1..=2 {
+            let (client, world, ends) = (Client::new(requests.clone()), &world, &ends);
+            scope.spawn(move || {
+                let Claimed::Job(job) = client.claim().expect("claims") else { return };
+                if headway {
+                    job.lease.pulse.beat();
+                }
+                let conn = rusqlite::Connection::open(&world.path).expect("opens");
+                conn.execute("UPDATE shards SET lease_expires_at = 1 WHERE state = 2", []).expect("ages");
+                // Its answer comes after the waiting claim has been looked at.
+                client.upload_started(&job.name, "upload").expect("is kept");
+                let end = client.finish(job.lease, outcome(published(&job.name))).expect("finishes");
+                ends.lock().expect("unpoisoned").push(end);
+            });
+            wait_for_requests(&inbox, lane);
+        }
+        drop(requests);
+        queue.serve("me", None, &inbox, &AtomicBool::new(false)).expect("serves");
+    });
+    assert_sound(&world.queue());
+    ends.into_inner().expect("unpoisoned")
+}
+
+/// A host that slept: all leases are past their time at once, and the lanes go on where they were.
+#[test]
+fn a_lane_that_makes_headway_keeps_its_shard_although_its_lease_ran_out() {
+    assert_eq!(when_the_lease_runs_out(true), [Finished::Accepted]);
+}
+
+#[test]
+fn a_lane_without_headway_loses_its_shard_to_one_that_waits() {
+    let ends = when_the_lease_runs_out(false);
+    assert_eq!(ends.len(), 2);
+    assert!(ends.contains(&Finished::Accepted) && ends.contains(&Finished::Lost), "{ends:?}");
+}
+
 #[test]
 fn a_run_added_while_the_runner_works_is_picked_up() {
     let world = World::with(2, 2);
