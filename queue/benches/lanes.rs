@@ -220,7 +220,8 @@ impl Measured {
             self.errors.len()
         );
         println!("  shards a lane: min {min}, median {median}, max {max}, max/median {:.2}", self.share());
-        let late = self.claims.over(USUAL_BUSY_TIMEOUT);
+        let claims = self.lanes.iter().flat_map(|lane| &lane.claims);
+        let late = claims.filter(|waited| **waited > USUAL_BUSY_TIMEOUT).count();
         println!("  claim {}, over {USUAL_BUSY_TIMEOUT:?}: {late}", self.claims);
         println!("  status read beside it {}\n", self.statuses);
         self.errors.iter().take(3).for_each(|error| println!("  {error}"));

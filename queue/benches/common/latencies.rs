@@ -14,11 +14,6 @@ impl Latencies {
     pub(crate) fn percentile(&self, percent: usize) -> Duration {
         self.0.get(self.0.len() * percent / 100).or(self.0.last()).copied().unwrap_or_default()
     }
-
-    /// How many took longer than `limit`.
-    pub(crate) fn over(&self, limit: Duration) -> usize {
-        self.0.len() - self.0.partition_point(|sample| *sample <= limit)
-    }
 }
 
 impl std::fmt::Display for Latencies {
