@@ -77,9 +77,21 @@ impl Queue {
     /// `suspects` are the microshards that were being decoded when it died, by seq.
     ///
     /// # Errors
-    /// After too many deaths in a row without progress.
+    /// After too many deaths in a row without progress: what the dead runner had is given back, but none starts. And
+    /// where the queue cannot be written; then it is as it was.
     pub fn start_runner(&self, owner: &str, host: &str, suspects: &[i64]) -> Result<Recovery> {
-        self.begin()?;
+        let (recovery, deaths) = self.transaction(|| self.take_over(owner, host, suspects))?;
+        if deaths >= DEATHS_MAX {
+            return Err(Error::Input(format!(
+                "{deaths} runs in a row died without publishing a shard: look at the kernel's log (out of memory?), \
+                 lower --memory or --builders, then run again"
+            )));
+        }
+        Ok(recovery)
+    }
+
+    /// What was recovered, and the deaths in a row.
+    fn take_over(&self, owner: &str, host: &str, suspects: &[i64]) -> Result<(Recovery, u32)> {
         let recovery = self.recover(suspects)?;
         let died = recovery.shards > 0;
         let deaths = self.runner()?.map_or(0, |runner| runner.deaths) + u32::from(died);
@@ -91,14 +103,8 @@ impl Queue {
         )?;
         if deaths >= DEATHS_MAX {
             self.execute("UPDATE runner SET deaths = 0, stopped_at = ?1", params![now_ms()])?;
-            self.commit()?;
-            return Err(Error::Input(format!(
-                "{deaths} runs in a row died without publishing a shard: look at the kernel's log (out of memory?), \
-                 lower --memory or --builders, then run again"
-            )));
         }
-        self.commit()?;
-        Ok(recovery)
+        Ok((recovery, deaths))
     }
 
     fn recover(&self, suspects: &[i64]) -> Result<Recovery> {

@@ -135,3 +135,20 @@ fn where_there_are_no_locks_the_beat_tells_and_a_long_quiet_runner_may_be_taken_
     conn.execute("UPDATE runner SET beat_at = beat_at - 2 * 60000", []).expect("writes");
     assert!(!queue.may_be_at_work().expect("looks"));
 }
+
+#[test]
+fn a_runner_that_could_not_start_leaves_the_queue_as_it_was_and_can_try_again() {
+    let world = World::with(4, 2);
+    let queue = world.queue();
+    let job = claim(&queue);
+    let other = rusqlite::Connection::open(&world.path).expect("opens");
+    other
+        .execute_batch("CREATE TRIGGER full BEFORE INSERT ON runner BEGIN SELECT RAISE(ABORT, 'disk full'); END")
+        .expect("creates");
+    queue.start_runner("a", "h", &[]).expect_err("cannot be written");
+    assert_eq!(queue.status().expect("reads")[0].shards.claimed, 1, "nothing was taken back");
+    other.execute_batch("DROP TRIGGER full").expect("nobody holds the write lock");
+    assert_eq!(queue.start_runner("a", "h", &[]).expect("starts").shards, 1);
+    assert_eq!(ids(&claim(&queue)), ids(&job));
+    assert_sound(&queue);
+}
