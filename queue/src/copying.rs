@@ -8,6 +8,7 @@ use crate::error::{Error, Named, Result};
 use crate::file::{Queue, now_ms};
 use crate::intake::{Cut, GroupTotals, NameShard, NewSnapshot, Number, Planned, Planner, Size};
 use crate::names::{Names, duplicate_id, duplicate_uri};
+use crate::reopening::Ranges;
 use crate::staging::{Item, Staging};
 
 /// Microshards copied in one transaction: some 50 ms of the writer's time.
@@ -30,6 +31,8 @@ pub(crate) struct Copying<'a> {
     new: bool,
     /// The run's names, where this is its first snapshot; else they are in the table.
     names: Option<Names>,
+    /// What is planned anew where the manifest lists it again.
+    reopened: Ranges,
     run: i64,
     snapshot: i64,
     run_id: String,
@@ -74,10 +77,12 @@ impl<'a> Copying<'a> {
             .named("read", path)?;
         conn.execute_batch("COMMIT").named("write", path)?;
         let names = queue.names_for(run)?;
+        let reopened = if names.is_some() { Ranges::default() } else { queue.reopened(run)? };
         Ok(Copying {
             queue,
             new,
             names,
+            reopened,
             run,
             snapshot: snapshot_row,
             run_id: snapshot.run_id.clone(),
@@ -130,12 +135,12 @@ impl<'a> Copying<'a> {
         if let Some(id) = item.microshard_id
             && let Some(seq) = self.queue.with_id(self.run, id)?
         {
-            return if seq < self.first_new { Ok(!self.queue.is_reopened(seq)?) } else { Err(duplicate_id(id)) };
+            return if seq < self.first_new { Ok(!self.reopened.contain(seq)) } else { Err(duplicate_id(id)) };
         }
         match (self.queue.with_uri(self.run, &item.uri)?, item.microshard_id) {
             (Some((_, other)), Some(id)) => Err(duplicate_uri(other, id)),
             (Some((seq, other)), None) if seq >= self.first_new => Err(duplicate_uri(other, self.next_id)),
-            (Some((seq, _)), None) => Ok(!self.queue.is_reopened(seq)?),
+            (Some((seq, _)), None) => Ok(!self.reopened.contain(seq)),
             (None, _) => Ok(false),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use rusqlite::StatementStatus;
 use rusqlite::trace::{TraceEvent, TraceEventCodes};
 
 use crate::file::Queue;
@@ -25,6 +26,11 @@ fn count(event: TraceEvent<'_>) {
 }
 
 impl Queue {
+    /// How often a cached statement had to be compiled anew since it was first used.
+    pub fn compiled_anew(&self, sql: &str) -> rusqlite::Result<i32> {
+        Ok(self.conn.prepare_cached(sql)?.get_status(StatementStatus::RePrepare))
+    }
+
     /// The fence of a shard, for a test that has lost its lease.
     pub fn attempt_of(&self, shard: i64) -> rusqlite::Result<i64> {
         self.conn.query_row("SELECT attempt FROM shards WHERE shard = ?1", [shard], |row| row.get(0))

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 
 use crate::error::{Error, Named, Result};
@@ -115,6 +116,8 @@ impl Queue {
             )
             .named("open", &self.path)?;
         self.conn.set_prepared_statement_cache_capacity(64);
+        // Plans must not depend on bound values: where they do, a cached statement is compiled anew at every use.
+        self.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).named("open", &self.path)?;
         Ok(())
     }
 

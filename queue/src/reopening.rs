@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use rusqlite::{OptionalExtension, Row};
+use rusqlite::{OptionalExtension, Row, params};
 
 use crate::error::{Named, Result};
 use crate::file::Queue;
@@ -14,17 +14,33 @@ const REOPENED: &str = "s.state = 5 AND (s.error IS NULL OR s.error = 'released 
   AND NOT EXISTS (SELECT 1 FROM exceptions e WHERE e.shard = s.shard AND e.state = 1)
   AND NOT EXISTS (SELECT 1 FROM exceptions e WHERE e.retried_in = s.shard)";
 
+/// Ranges of seq, in order and apart from each other: few, as a language has one remainder.
+#[derive(Debug, Default)]
+pub(crate) struct Ranges(Vec<(i64, i64)>);
+
+impl Ranges {
+    pub(crate) fn contain(&self, seq: i64) -> bool {
+        let after = self.0.partition_point(|(first, _)| *first <= seq);
+        self.0[..after].last().is_some_and(|(_, last)| seq <= *last)
+    }
+}
+
 impl Queue {
-    /// Removes what a killed snapshot copied: all that lies beyond the last shard. Callers hold the intake lock.
+    /// Removes what a killed snapshot copied: all that lies beyond the last shard, from its end, in short transactions, as
+    /// a runner may be at work. Callers hold the intake lock.
     pub(crate) fn drop_unplanned(&self) -> Result<()> {
-        self.conn
-            .execute_batch(
-                "BEGIN IMMEDIATE;
-                 DELETE FROM microshards WHERE seq > (SELECT coalesce(max(last), 0) FROM shards);
-                 DELETE FROM snapshots WHERE planned_at IS NULL;
-                 COMMIT",
-            )
-            .named("clean", &self.path)
+        let planned: i64 = self
+            .conn
+            .query_row("SELECT coalesce(max(last), 0) FROM shards", [], |row| row.get(0))
+            .named("read", &self.path)?;
+        while self.execute(
+            "DELETE FROM microshards WHERE seq IN
+               (SELECT seq FROM microshards WHERE seq > ?1 ORDER BY seq DESC LIMIT 20000)",
+            params![planned],
+        )? > 0
+        {}
+        self.execute("DELETE FROM snapshots WHERE planned_at IS NULL", params![])?;
+        Ok(())
     }
 
     /// Remainders that an earlier snapshot held back are planned again, together with what is new: as the manifest now
@@ -37,32 +53,35 @@ impl Queue {
             .named("read", &self.path)?;
         let Some(run) = run else { return Ok(()) };
         let remainders = self.remainders(run)?;
-        if remainders.is_empty() {
+        if remainders.0.is_empty() {
             return Ok(());
         }
         self.name_run(run)?;
         let mut listed = HashSet::new();
         staging.for_each_in_plan_order(|item| {
-            let held = self
-                .find(run, item)?
-                .filter(|seq| remainders.iter().any(|(first, last)| (first..=last).contains(&seq)));
+            let held = self.find(run, item)?.filter(|seq| remainders.contain(*seq));
             listed.extend(held);
             Ok(())
         })?;
-        for (first, last) in remainders {
+        for (first, last) in remainders.0 {
             self.restage(first, last, &listed, staging)?;
         }
         Ok(())
     }
 
     /// The ranges of the run's held remainders.
-    fn remainders(&self, run: i64) -> Result<Vec<(i64, i64)>> {
+    fn remainders(&self, run: i64) -> Result<Ranges> {
+        let sql =
+            "SELECT s.first, s.last FROM groups g JOIN shards s INDEXED BY shards_held ON s.grp = g.grp AND s.state = 5
+                   WHERE g.run = ?1 AND s.error IS NULL ORDER BY s.first";
+        self.ranges(sql, run)
+    }
+
+    fn ranges(&self, sql: &str, run: i64) -> Result<Ranges> {
         self.conn
-            .prepare(
-                "SELECT s.first, s.last FROM groups g JOIN shards s INDEXED BY shards_held ON s.grp = g.grp AND s.state = 5
-                 WHERE g.run = ?1 AND s.error IS NULL",
-            )
+            .prepare(sql)
             .and_then(|mut select| select.query_map([run], |row| Ok((row.get(0)?, row.get(1)?)))?.collect())
+            .map(Ranges)
             .named("read", &self.path)
     }
 
@@ -85,13 +104,13 @@ impl Queue {
         Ok(())
     }
 
-    /// Whether the microshard is in a held shard that is taken apart when the manifest lists it again.
-    pub(crate) fn is_reopened(&self, seq: i64) -> Result<bool> {
-        let sql = format!("SELECT EXISTS(SELECT 1 FROM shards s WHERE {REOPENED} AND ?1 BETWEEN s.first AND s.last)");
-        self.conn
-            .prepare_cached(&sql)
-            .and_then(|mut select| select.query_row([seq], |row| row.get(0)))
-            .named("read", &self.path)
+    /// The ranges of the run's held shards that are taken apart when the manifest lists their microshards again.
+    pub(crate) fn reopened(&self, run: i64) -> Result<Ranges> {
+        let sql = format!(
+            "SELECT s.first, s.last FROM groups g JOIN shards s INDEXED BY shards_held ON s.grp = g.grp AND s.state = 5
+             WHERE {REOPENED} AND g.run = ?1 ORDER BY s.first"
+        );
+        self.ranges(&sql, run)
     }
 
     /// Takes the run's reopened shards apart: what the manifest lists of them has been copied to `first_new` and beyond.

@@ -3,7 +3,7 @@
 
 use microshard_queue::STATEMENTS;
 
-use crate::world::World;
+use crate::world::{World, claim_at, finish, published};
 
 #[test]
 fn no_hot_statement_scans_or_sorts() {
@@ -22,6 +22,19 @@ fn no_hot_statement_scans_or_sorts() {
         let plan = plan.join("; ").replace("SCAN CONSTANT ROW", "");
         assert!(!plan.contains("SCAN"), "{sql}\n{plan}");
         assert!(!plan.contains("TEMP B-TREE"), "{sql}\n{plan}");
+    }
+}
+
+#[test]
+fn no_hot_statement_is_compiled_twice() {
+    let world = World::with(1000, 10);
+    let queue = world.queue();
+    for number in 0..10 {
+        let job = claim_at(&queue, number).expect("something is pending");
+        finish(&queue, &job.lease, published(&job.name));
+    }
+    for sql in STATEMENTS {
+        assert_eq!(queue.compiled_anew(sql).expect("reads"), 0, "{sql}");
     }
 }
 
