@@ -2,17 +2,16 @@
 //! not held up; they count only when the last transaction adds their shards. What a killed snapshot leaves behind lies
 //! beyond the last shard and is removed by the next one.
 
+use std::time::Instant;
+
 use rusqlite::{Row, Statement, params};
 
 use crate::error::{Error, Named, Result};
-use crate::file::{Queue, now_ms};
+use crate::file::{Queue, SHORT, now_ms};
 use crate::intake::{Cut, GroupTotals, NameShard, NewSnapshot, Number, Planned, Planner, Size};
 use crate::names::{Names, duplicate_id, duplicate_uri};
 use crate::reopening::Ranges;
 use crate::staging::{Item, Staging};
-
-/// Microshards copied in one transaction: some 50 ms of the writer's time.
-const COPY_BATCH: u64 = 20_000;
 
 const INSERT: &str = "INSERT INTO microshards(run, microshard_id, uri, rows, bytes, sha256, created_at, updated_at)
    VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
@@ -110,18 +109,21 @@ impl<'a> Copying<'a> {
         let conn = &self.queue.conn;
         conn.execute_batch("BEGIN IMMEDIATE").named("write", path)?;
         let mut insert = conn.prepare(INSERT).named("write", path)?;
-        let mut copied = 0;
+        let mut seen = 0;
+        let mut begun = Instant::now();
         staging.for_each_in_plan_order(|item| {
+            seen += 1;
+            if seen % SHORT == 0 && !self.new {
+                conn.execute_batch("COMMIT").named("write", path)?;
+                self.queue.give_way(begun.elapsed())?;
+                conn.execute_batch("BEGIN IMMEDIATE").named("write", path)?;
+                begun = Instant::now();
+            }
             if self.names.is_none() && self.is_known(item)? {
                 self.planned.known += 1;
                 return Ok(());
             }
-            self.insert(&mut insert, item)?;
-            copied += 1;
-            if copied % COPY_BATCH == 0 && !self.new {
-                conn.execute_batch("COMMIT; BEGIN IMMEDIATE").named("write", path)?;
-            }
-            Ok(())
+            self.insert(&mut insert, item)
         })?;
         conn.execute_batch("COMMIT").named("write", path)
     }

@@ -2,13 +2,13 @@
 //! The file is opened by SQLite only: closing any other descriptor on it would drop SQLite's locks for the process.
 
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 
 use crate::error::{Error, Named, Result};
-use crate::lock::real;
+use crate::lock::{Lock, LockKind, real};
 
 /// Marks the file as ours in SQLite's header (`application_id`): "mshq".
 const APPLICATION_ID: i64 = 0x6d73_6871;
@@ -16,6 +16,10 @@ const APPLICATION_ID: i64 = 0x6d73_6871;
 const SCHEMA_VERSION: i64 = 1;
 /// 3.51.3: versions before it can lose committed pages with two connections (WAL reset).
 const SQLITE_MIN: i32 = 3_051_003;
+
+/// Rows written in one transaction where a runner may be at work: some milliseconds of its time.
+pub(crate) const SHORT: usize = 2_000;
+const GIVE_WAY_MAX: Duration = Duration::from_millis(100);
 
 const TABLES: &str = include_str!("schema/tables.sql");
 const INDEXES: &str = include_str!("schema/indexes.sql");
@@ -128,6 +132,15 @@ impl Queue {
     /// The file's path.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Leaves the file to a runner at work for as long as it has just been kept from it: SQLite has no queue of writers,
+    /// and who comes back first wins.
+    pub(crate) fn give_way(&self, held: Duration) -> Result<()> {
+        if Lock::is_held(&self.path, LockKind::Runner)? != Some(false) {
+            std::thread::sleep(held.min(GIVE_WAY_MAX));
+        }
+        Ok(())
     }
 
     /// A random id given to the file when it was made.

@@ -2,16 +2,16 @@
 //! only has to tell that it names nothing twice: its names are sorted and compared. They go into the table `names`, where
 //! they can be looked up, when the run is snapshotted again.
 
+use std::time::Instant;
+
 use rusqlite::{OptionalExtension, Row, params};
 
 use crate::error::{Error, Named, Result};
-use crate::file::Queue;
+use crate::file::{Queue, SHORT};
 use crate::lock::with_suffix;
 use crate::sorter::Sorter;
 use crate::staging::Item;
 
-/// Names put into the table in one transaction: some 20 ms of the writer's time.
-const NAMES_BATCH: usize = 20_000;
 /// Microshards read at a time, so that no read keeps the WAL from being reset.
 const READ_BATCH: usize = 50_000;
 
@@ -105,7 +105,7 @@ impl Queue {
         let mut batch = Vec::new();
         names.for_each(|hash, seq| {
             batch.push((hash, seq));
-            if batch.len() < NAMES_BATCH {
+            if batch.len() < SHORT {
                 return Ok(());
             }
             self.add_names(batch.drain(..))
@@ -136,12 +136,14 @@ impl Queue {
     }
 
     fn add_names(&self, names: impl Iterator<Item = (i64, i64)>) -> Result<()> {
+        let begun = Instant::now();
         self.transaction(|| {
             for (hash, seq) in names {
                 self.add_name(hash, seq)?;
             }
             Ok(())
-        })
+        })?;
+        self.give_way(begun.elapsed())
     }
 
     fn add_name(&self, hash: i64, seq: i64) -> Result<()> {

@@ -1,11 +1,12 @@
 //! What a later snapshot finds in the queue and plans anew: shards that were held, and what a killed snapshot left.
 
 use std::collections::HashSet;
+use std::time::Instant;
 
 use rusqlite::{OptionalExtension, Row, params};
 
 use crate::error::{Named, Result};
-use crate::file::Queue;
+use crate::file::{Queue, SHORT};
 use crate::staging::{Item, Staging};
 
 /// Held shards that a later snapshot of the run takes apart: remainders, which it plans again, and what was released, which
@@ -33,12 +34,17 @@ impl Queue {
             .conn
             .query_row("SELECT coalesce(max(last), 0) FROM shards", [], |row| row.get(0))
             .named("read", &self.path)?;
-        while self.execute(
-            "DELETE FROM microshards WHERE seq IN
-               (SELECT seq FROM microshards WHERE seq > ?1 ORDER BY seq DESC LIMIT 20000)",
-            params![planned],
-        )? > 0
-        {}
+        loop {
+            let begun = Instant::now();
+            let dropped = self.execute(
+                "DELETE FROM microshards WHERE seq IN (SELECT seq FROM microshards WHERE seq > ?1 ORDER BY seq DESC LIMIT ?2)",
+                params![planned, SHORT as i64],
+            )?;
+            if dropped == 0 {
+                break;
+            }
+            self.give_way(begun.elapsed())?;
+        }
         self.execute("DELETE FROM snapshots WHERE planned_at IS NULL", params![])?;
         Ok(())
     }
