@@ -172,9 +172,7 @@ fn work(shared: &Shared<'_>, queue: Queue, owner: &str) -> Result<()> {
     thread::scope(|scope| {
         let writer = scope.spawn(|| {
             let _stop = StopOnPanic(stop);
-            let served = queue.serve(owner, only, &queue_requests, stop.flag());
-            drop(queue_requests);
-            served.inspect_err(|_| stop.set())
+            queue.serve(owner, only, &queue_requests, stop.flag())
         });
         for index in 0..config.threads {
             let (requests, reader) = (fetch_requests.clone(), sources.reader());

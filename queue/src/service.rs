@@ -127,12 +127,21 @@ struct Writer<'a> {
 }
 
 impl Queue {
-    /// Serves requests until all clients are gone, or SQLite fails. `stop` makes every claim answer `Stopped`; `only`
-    /// keeps claims to one run.
+    /// Serves requests until all clients are gone. `stop` makes every claim answer `Stopped`; it is set when the serving
+    /// fails. `only` keeps claims to one run.
     ///
     /// # Errors
-    /// The first failure of SQLite; every waiting request has been told.
+    /// The first failure of SQLite. Every request has been answered, also those that came later.
     pub fn serve(self, owner: &str, only: Option<i64>, requests: &Receiver<Request>, stop: &AtomicBool) -> Result<()> {
+        let _refusing = Refusing(requests);
+        let served = self.serve_all(owner, only, requests, stop);
+        if served.is_err() {
+            stop.store(true, Ordering::SeqCst);
+        }
+        served
+    }
+
+    fn serve_all(self, owner: &str, only: Option<i64>, requests: &Receiver<Request>, stop: &AtomicBool) -> Result<()> {
         let now = Instant::now();
         let file = identity(&self)?;
         let mut writer = Writer {
@@ -155,6 +164,18 @@ impl Queue {
                     return writer.queue.stop_runner(owner);
                 }
             }
+        }
+    }
+}
+
+/// However the serving ends, also by a panic, nobody waits for an answer for ever: a channel whose receiver is gone keeps
+/// what was sent. So requests are refused until there is nobody left to send one.
+struct Refusing<'a>(&'a Receiver<Request>);
+
+impl Drop for Refusing<'_> {
+    fn drop(&mut self) {
+        for request in self.0 {
+            let _ = request.reply.send(Err(Error::Stopped)); // a lane that is gone needs no answer
         }
     }
 }

@@ -115,6 +115,31 @@ fn a_run_added_while_the_runner_works_is_picked_up() {
     assert_eq!(runs, ["run", "second"]);
 }
 
+/// More than are committed together wait when the writer fails; those it had not taken yet once waited for ever.
+#[test]
+fn every_lane_is_answered_when_the_writer_fails() {
+    let world = World::with(2, 2);
+    let queue = world.queue();
+    queue.start_runner("new", "host", &[]).expect("starts");
+    let (lanes, stop) = (200, AtomicBool::new(false));
+    let (requests, inbox) = bounded(lanes);
+    std::thread::scope(|scope| {
+        let claims: Vec<_> = (0..lanes)
+            .map(|_| {
+                let client = Client::new(requests.clone());
+                scope.spawn(move || client.claim())
+            })
+            .collect();
+        while !inbox.is_full() {
+            std::thread::yield_now();
+        }
+        drop(requests);
+        queue.serve("old", None, &inbox, &stop).expect_err("another runner has taken over");
+        claims.into_iter().for_each(|claim| drop(claim.join().expect("no panic").expect_err("nothing is handed out")));
+    });
+    assert!(stop.load(Ordering::SeqCst), "lanes at work are told");
+}
+
 #[test]
 fn another_runner_that_took_over_ends_the_service_with_a_sentence() {
     let world = World::with(2, 2);
