@@ -6,7 +6,7 @@ use compact_local::slots::Slots;
 
 use crate::disk::Disk;
 use crate::origin::{Origin, ok, status};
-use crate::world::World;
+use crate::world::{World, until};
 
 /// The queue is on a small disk of its own, everything else is not. Forty microshards, four to a shard.
 struct Small {
@@ -42,9 +42,7 @@ fn a_run_whose_queues_disk_fills_up_ends_with_one_error_and_the_next_one_finishe
     let small = Small::new();
     small.origin.on("/40", [status(503)]);
     let run = small.world.start(&small.run);
-    while !small.origin.asked().iter().any(|asked| asked == "GET /40") {
-        std::thread::yield_now();
-    }
+    until("the origin is asked for it", || small.origin.asked().iter().any(|asked| asked == "GET /40"));
     small.disk.fill();
     let ended = run.wait().ends(1);
     let told = "q.db: database or disk is full: free some disk space and run again; nothing committed is lost";
