@@ -55,6 +55,8 @@ impl Queue {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let conn = Connection::open_with_flags(path, flags).named("create", path)?;
         let queue = Queue { conn, path: path.to_owned() };
+        #[cfg(feature = "test-faults")]
+        let queue = crate::faults::watched(queue);
         queue
             .conn
             .execute_batch(&format!(
