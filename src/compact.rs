@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use crossbeam_channel::bounded;
-use microshard_queue::{Acquired, Client, GroupStatus, Lock, LockKind, Queue, with_suffix};
+use microshard_queue::{Acquired, Client, GroupStatus, Lock, LockKind, Queue, Waiting, now_ms, with_suffix};
 
 use crate::budget::Budget;
 use crate::config::Config;
@@ -172,7 +172,7 @@ fn work(shared: &Shared<'_>, queue: Queue, owner: &str) -> Result<()> {
     thread::scope(|scope| {
         let writer = scope.spawn(|| {
             let _stop = StopOnPanic(stop);
-            queue.serve(owner, only, &queue_requests, stop.flag())
+            queue.serve(owner, only, &queue_requests, stop.flag(), &|waiting| monitor.event(&all_wait(waiting)))
         });
         for index in 0..config.threads {
             let (requests, reader) = (fetch_requests.clone(), sources.reader());
@@ -210,6 +210,11 @@ fn work(shared: &Shared<'_>, queue: Queue, owner: &str) -> Result<()> {
         join(writer)?;
         worked.map_err(Into::into)
     })
+}
+
+fn all_wait(waiting: &Waiting) -> Event {
+    let left_ms = (waiting.until_ms - now_ms()).max(0) as u64;
+    Event::Waiting { until: Instant::now() + Duration::from_millis(left_ms), why: waiting.why.clone() }
 }
 
 /// Keeps the monitor going and passes an interrupt on, until all lanes have ended.
@@ -252,7 +257,7 @@ fn total(queue: &Queue, only: Option<&str>) -> Result<GroupStatus> {
 fn who_is_at_work(queue: &Queue) -> Result<String> {
     let total = total(queue, None)?;
     let Some(runner) = queue.runner()? else { return Ok("another runner has just started on this queue".to_owned()) };
-    let since = Duration::from_millis((microshard_queue::now_ms() - runner.started_at_ms).max(0) as u64);
+    let since = Duration::from_millis((now_ms() - runner.started_at_ms).max(0) as u64);
     Ok(format!(
         "another runner is at work on this queue: process {} on {}, for {}, {} of {} shards published",
         runner.pid,

@@ -13,6 +13,7 @@ use crate::claim::{Claimer, Job, Lease, Pulse};
 use crate::error::{Error, Named, Result};
 use crate::file::{Queue, now_ms};
 use crate::finish::{Finish, Finished};
+use crate::status::Waiting;
 
 /// Requests committed together.
 const BATCH_MAX: usize = 64;
@@ -118,6 +119,9 @@ struct Writer<'a> {
     owner: &'a str,
     only: Option<i64>,
     stop: &'a AtomicBool,
+    tell: &'a dyn Fn(&Waiting),
+    /// Until when everything waits, as it was told last.
+    told_until_ms: Option<i64>,
     waiting: Vec<Sender<Result<Answer>>>,
     live: HashMap<(i64, i64), Live>,
     /// Device and inode of the file that is written to.
@@ -128,20 +132,35 @@ struct Writer<'a> {
 
 impl Queue {
     /// Serves requests until all clients are gone. `stop` makes every claim answer `Stopped`; it is set when the serving
-    /// fails. `only` keeps claims to one run.
+    /// fails. `only` keeps claims to one run. `tell` hears when all that is left has come to wait for its time, and
+    /// whenever that time is another.
     ///
     /// # Errors
     /// The first failure of SQLite. Every request has been answered, also those that came later.
-    pub fn serve(self, owner: &str, only: Option<i64>, requests: &Receiver<Request>, stop: &AtomicBool) -> Result<()> {
+    pub fn serve(
+        self,
+        owner: &str,
+        only: Option<i64>,
+        requests: &Receiver<Request>,
+        stop: &AtomicBool,
+        tell: &dyn Fn(&Waiting),
+    ) -> Result<()> {
         let _refusing = Refusing(requests);
-        let served = self.serve_all(owner, only, requests, stop);
+        let served = self.serve_all(owner, only, requests, stop, tell);
         if served.is_err() {
             stop.store(true, Ordering::SeqCst);
         }
         served
     }
 
-    fn serve_all(self, owner: &str, only: Option<i64>, requests: &Receiver<Request>, stop: &AtomicBool) -> Result<()> {
+    fn serve_all(
+        self,
+        owner: &str,
+        only: Option<i64>,
+        requests: &Receiver<Request>,
+        stop: &AtomicBool,
+        tell: &dyn Fn(&Waiting),
+    ) -> Result<()> {
         let now = Instant::now();
         let file = identity(&self)?;
         let mut writer = Writer {
@@ -149,6 +168,8 @@ impl Queue {
             owner,
             only,
             stop,
+            tell,
+            told_until_ms: None,
             waiting: Vec::new(),
             live: HashMap::new(),
             file,
@@ -252,6 +273,18 @@ impl Writer<'_> {
         }
         if !self.waiting.is_empty() && self.queue.next_claim_at(self.only)?.is_none() {
             answers.extend(self.waiting.drain(..).map(|reply| (reply, Answer::Claimed(Claimed::Drained))));
+        }
+        self.tell_if_all_wait()
+    }
+
+    /// No lane holds a shard, and none could be claimed: what is left was deferred.
+    fn tell_if_all_wait(&mut self) -> Result<()> {
+        if self.waiting.is_empty() || !self.live.is_empty() {
+            return Ok(());
+        }
+        let Some(waiting) = self.queue.next_deferred(self.only)? else { return Ok(()) };
+        if self.told_until_ms.replace(waiting.until_ms) != Some(waiting.until_ms) {
+            (self.tell)(&waiting);
         }
         Ok(())
     }

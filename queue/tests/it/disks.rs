@@ -101,7 +101,7 @@ fn work(small: &Small, fill_after: usize) -> (BTreeSet<String>, Result<()>) {
     // Its end is the proof that every request was answered.
     let served = std::thread::scope(|scope| {
         let never = &never;
-        let writer = scope.spawn(move || queue.serve("me", None, &inbox, never));
+        let writer = scope.spawn(move || queue.serve("me", None, &inbox, never, &|_| {}));
         for _ in 0..8 {
             let (client, accepted, claims) = (Client::new(requests.clone()), &accepted, &claims);
             scope.spawn(move || {

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_channel::bounded;
-use microshard_queue::{Claimed, Client, Finish, Finished, Outcome, now_ms};
+use microshard_queue::{Claimed, Client, Finish, Finished, Outcome, Waiting, now_ms};
 
 use crate::world::{Every, World, assert_sound, items, published};
 
@@ -15,7 +15,7 @@ fn serve(world: &World, lanes: usize, stop: &AtomicBool, work: impl Fn(&Client) 
     queue.start_runner("me", "host", &[]).expect("starts");
     let (requests, inbox) = bounded(lanes);
     std::thread::scope(|scope| {
-        let writer = scope.spawn(move || queue.serve("me", None, &inbox, stop));
+        let writer = scope.spawn(move || queue.serve("me", None, &inbox, stop, &|_| {}));
         for _ in 0..lanes {
             let client = Client::new(requests.clone());
             let work = &work;
@@ -71,6 +71,42 @@ fn a_claim_waits_for_a_deferred_shard_instead_of_hearing_that_nothing_is_left() 
     });
     assert_eq!(*rounds.lock().expect("unpoisoned"), 2);
     assert_eq!(world.queue().status().expect("reads")[0].shards.published, 1);
+}
+
+#[test]
+fn when_all_that_is_left_waits_it_is_told_once_until_when_and_why() {
+    let world = World::with(4, 2);
+    let queue = world.queue();
+    queue.start_runner("me", "host", &[]).expect("starts");
+    let (requests, inbox) = bounded(2);
+    let (told, untils) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        let tell = |waiting: &Waiting| told.lock().expect("unpoisoned").push(waiting.clone());
+        let writer = scope.spawn(move || queue.serve("me", None, &inbox, &AtomicBool::new(false), &tell));
+        let client = Client::new(requests);
+        for wait_ms in [2000, 1000, 0, 0] {
+            let Claimed::Job(job) = client.claim().expect("claims") else { panic!("something is left") };
+            let end = if wait_ms > 0 {
+                let until_ms = now_ms() + wait_ms;
+                untils.lock().expect("unpoisoned").push(until_ms);
+                Outcome::Deferred { until_ms, why: format!("{wait_ms}"), progress: false }
+            } else {
+                published(&job.name)
+            };
+            client.finish(job.lease, outcome(end)).expect("finishes");
+        }
+        assert!(matches!(client.claim().expect("claims"), Claimed::Drained));
+        drop(client);
+        writer.join().expect("no panic").expect("serves");
+    });
+    let untils = untils.into_inner().expect("unpoisoned");
+    let expected = [(untils[1], "1000"), (untils[0], "2000")];
+    let expected = expected.map(|(until_ms, why)| Waiting { until_ms, why: why.to_owned() });
+    assert_eq!(
+        told.into_inner().expect("unpoisoned"),
+        expected,
+        "the earliest, then the other; no nap of the writer's"
+    );
 }
 
 #[test]
@@ -134,7 +170,7 @@ fn every_lane_is_answered_when_the_writer_fails() {
             std::thread::yield_now();
         }
         drop(requests);
-        queue.serve("old", None, &inbox, &stop).expect_err("another runner has taken over");
+        queue.serve("old", None, &inbox, &stop, &|_| {}).expect_err("another runner has taken over");
         claims.into_iter().for_each(|claim| drop(claim.join().expect("no panic").expect_err("nothing is handed out")));
     });
     assert!(stop.load(Ordering::SeqCst), "lanes at work are told");
@@ -147,7 +183,7 @@ fn another_runner_that_took_over_ends_the_service_with_a_sentence() {
     queue.start_runner("new", "host", &[]).expect("starts");
     let (requests, inbox) = bounded(1);
     let error = std::thread::scope(|scope| {
-        let writer = scope.spawn(move || queue.serve("old", None, &inbox, &AtomicBool::new(false)));
+        let writer = scope.spawn(move || queue.serve("old", None, &inbox, &AtomicBool::new(false), &|_| {}));
         let asked = Client::new(requests).claim();
         assert!(asked.is_err(), "nothing is handed out in another's name");
         writer.join().expect("no panic").expect_err("ends")
