@@ -123,6 +123,8 @@ struct Writer<'a> {
     /// Until when everything waits, as it was told last.
     told_until_ms: Option<i64>,
     waiting: Vec<Sender<Result<Answer>>>,
+    /// What runners before had begun, to be claimed from the end.
+    begun: Vec<i64>,
     live: HashMap<(i64, i64), Live>,
     /// Device and inode of the file that is written to.
     file: (u64, u64),
@@ -163,6 +165,7 @@ impl Queue {
     ) -> Result<()> {
         let now = Instant::now();
         let file = identity(&self)?;
+        let begun = self.begun(only)?;
         let mut writer = Writer {
             queue: self,
             owner,
@@ -171,6 +174,7 @@ impl Queue {
             tell,
             told_until_ms: None,
             waiting: Vec::new(),
+            begun,
             live: HashMap::new(),
             file,
             next_beat: now,
@@ -263,7 +267,7 @@ impl Writer<'_> {
         while let Some(reply) = self.waiting.pop() {
             let lease_ms = LEASE.as_millis() as i64;
             let claimer = Claimer { owner: self.owner, now_ms: now_ms(), lease_ms, only: self.only };
-            let Some(job) = self.queue.claim(claimer)? else {
+            let Some(job) = self.claim_next(claimer)? else {
                 self.waiting.push(reply);
                 break;
             };
@@ -275,6 +279,17 @@ impl Writer<'_> {
             answers.extend(self.waiting.drain(..).map(|reply| (reply, Answer::Claimed(Claimed::Drained))));
         }
         self.tell_if_all_wait()
+    }
+
+    /// What was begun comes first: a kill must not make a shard wait for its language's turn.
+    fn claim_next(&mut self, claimer: Claimer<'_>) -> Result<Option<Job>> {
+        while let Some(shard) = self.begun.pop() {
+            let job = self.queue.claim_begun(shard, claimer)?;
+            if job.is_some() {
+                return Ok(job);
+            }
+        }
+        self.queue.claim(claimer)
     }
 
     /// No lane holds a shard, and none could be claimed: what is left was deferred.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crossbeam_channel::bounded;
 use microshard_queue::{Claimed, Client, Finish, Finished, Outcome, Waiting, now_ms};
 
-use crate::world::{Every, World, assert_sound, items, published};
+use crate::world::{Every, World, assert_sound, claim, finish, items, published};
 
 /// Runs `lanes` threads of `work` against a served queue.
 fn serve(world: &World, lanes: usize, stop: &AtomicBool, work: impl Fn(&Client) + Sync) {
@@ -107,6 +107,60 @@ fn when_all_that_is_left_waits_it_is_told_once_until_when_and_why() {
         expected,
         "the earliest, then the other; no nap of the writer's"
     );
+}
+
+#[test]
+fn while_a_lane_works_nobody_is_told_that_all_waits() {
+    let world = World::with(4, 2);
+    let queue = world.queue();
+    queue.start_runner("me", "host", &[]).expect("starts");
+    let (requests, inbox) = bounded(2);
+    let told = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let tell = |_: &Waiting| told.store(true, Ordering::SeqCst);
+        scope.spawn(move || queue.serve("me", None, &inbox, &AtomicBool::new(false), &tell).expect("serves"));
+        let client = Client::new(requests);
+        let job = || match client.claim().expect("claims") {
+            Claimed::Job(job) => job,
+            other => panic!("something is left: {other:?}"),
+        };
+        let (works, waits) = (job(), job());
+        let later = Outcome::Deferred { until_ms: now_ms() + 600, why: "later".into(), progress: false };
+        client.finish(waits.lease, outcome(later)).expect("finishes");
+        for job in [job(), works] {
+            client.finish(job.lease, outcome(published(&job.name))).expect("finishes");
+        }
+    });
+    assert!(!told.load(Ordering::SeqCst));
+}
+
+#[test]
+fn what_a_dead_runner_had_begun_is_claimed_first_whatever_language_is_next() {
+    let world = World::new();
+    let all = [items("de", 1..=10), items("en", 11..=16)].concat();
+    world.snapshot("run", &all, Every(2, false)).expect("plans");
+    let queue = world.queue();
+    queue.start_runner("first", "host", &[]).expect("starts");
+    let held: Vec<_> = (0..2).map(|_| claim(&queue)).collect();
+    for _ in 0..3 {
+        let job = claim(&queue);
+        assert_eq!(job.language, "de");
+        finish(&queue, &job.lease, published(&job.name));
+    }
+    assert_eq!(claim(&queue).language, "en", "the language that has most left, unless something was begun");
+    queue.start_runner("second", "host", &[]).expect("starts");
+    let (requests, inbox) = bounded(1);
+    let claimed = std::thread::scope(|scope| {
+        scope.spawn(move || queue.serve("second", None, &inbox, &AtomicBool::new(false), &|_| {}).expect("serves"));
+        let client = Client::new(requests);
+        let claims = (0..4).map(|_| match client.claim().expect("claims") {
+            Claimed::Job(job) => (job.lease.shard, job.lease.attempt),
+            other => panic!("something is left: {other:?}"),
+        });
+        claims.collect::<Vec<_>>()
+    });
+    let [one, other] = [&held[0], &held[1]].map(|job| (job.lease.shard, 2));
+    assert_eq!(claimed, [one, other, (6, 2), (7, 1)]);
 }
 
 #[test]
