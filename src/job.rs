@@ -10,6 +10,7 @@ use crate::config::Output;
 use crate::error::{StoreError, Trouble};
 use crate::fetch::{Bodies, Fetch, Fetched};
 use crate::format::{JsonlWriter, Limits};
+use crate::isolate::Gate;
 use crate::monitor::Event;
 use crate::naming;
 use crate::slots::Slots;
@@ -23,6 +24,8 @@ pub struct Tools<'a> {
     pub builders: &'a rayon::ThreadPool,
     /// Crash slots.
     pub slots: &'a Slots,
+    /// Shut while suspects are tried alone.
+    pub gate: &'a Gate,
     /// Where shards go.
     pub store: &'a dyn ObjectStore,
     /// What shards are like.
@@ -98,6 +101,7 @@ impl Work<'_> {
         let level = tools.output.level;
         let mut shard =
             ShardBuilder::create(&self.job.members, tools.slots, limits, level, spool).map_err(spool_trouble)?;
+        tools.gate.wait();
         let mut fetched_again = None;
         loop {
             let bodies = &*self.bodies;
