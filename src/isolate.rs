@@ -2,7 +2,7 @@
 //! nothing else is. If the process dies once more, the next start finds that very one in its slot, and it fails; if not,
 //! it is suspect no more. So one bad microshard costs two deaths, and the rest goes on. Lanes claim and download meanwhile.
 
-use std::sync::OnceLock;
+use std::time::Duration;
 
 use microshard_queue::{Member, Queue};
 
@@ -11,15 +11,16 @@ use crate::fetch::Fetch;
 use crate::format::{JsonlReader, Limits, RowReader};
 use crate::job::RunError;
 use crate::slots::Slots;
+use crate::stop::Stop;
 
-/// Shut while suspects are tried; whoever decodes anything else waits for it.
+/// Shut while suspects are tried; whoever would decode anything else waits for it.
 #[derive(Debug, Default)]
-pub struct Gate(OnceLock<()>);
+pub struct Gate(Stop);
 
 impl Gate {
-    /// Waits until all suspects have been tried. Their downloads have timeouts, so that it ends.
-    pub fn wait(&self) {
-        self.0.wait();
+    /// Waits until all suspects have been tried, but no longer than `time`; tells whether they have.
+    pub fn wait(&self, time: Duration) -> bool {
+        self.0.wait(time)
     }
 }
 
@@ -28,7 +29,7 @@ struct Opens<'a>(&'a Gate);
 
 impl Drop for Opens<'_> {
     fn drop(&mut self) {
-        let _ = self.0.0.set(()); // it is set by nobody else
+        self.0.0.set();
     }
 }
 

@@ -75,6 +75,9 @@ pub fn run(job: &Job, bodies: &mut Bodies, tools: &Tools<'_>) -> Result<Finish, 
             return Ok(Finish { outcome, failures: work.failures, troubles: later.troubles });
         }
     }
+    if !tools.gate.wait(tools.fetch.patience.in_lane_max) {
+        return Ok(work.end(after_suspects(job, tools)));
+    }
     let key = naming::shard_key(&job.language, &job.name, JsonlWriter::EXTENSION);
     let spool = tools.store.spool(&key).map_err(output_trouble)?;
     let (built, digest) = match work.build(&spool, &key, tools)? {
@@ -101,7 +104,6 @@ impl Work<'_> {
         let level = tools.output.level;
         let mut shard =
             ShardBuilder::create(&self.job.members, tools.slots, limits, level, spool).map_err(spool_trouble)?;
-        tools.gate.wait();
         let mut fetched_again = None;
         loop {
             let bodies = &*self.bodies;
@@ -197,6 +199,13 @@ fn deferred(job: &Job, error: &StoreError, tools: &Tools<'_>) -> Outcome {
     let asked = if let Trouble::Throttled(Some(asked)) = error.trouble { asked } else { Duration::ZERO };
     let wait = tools.fetch.patience.deferral(job.deferrals).max(asked);
     Outcome::Deferred { until_ms: now_ms() + wait.as_millis() as i64, why: error.to_string(), progress: false }
+}
+
+/// Everything is fetched, but a suspect is still on its way to be tried: the lane is given back (I9).
+fn after_suspects(job: &Job, tools: &Tools<'_>) -> Outcome {
+    let wait = tools.fetch.patience.deferral(job.deferrals);
+    let why = "a microshard that the process died on is tried alone before anything else is decoded".to_owned();
+    Outcome::Deferred { until_ms: now_ms() + wait.as_millis() as i64, why, progress: true }
 }
 
 fn is_passing(error: &StoreError) -> bool {
