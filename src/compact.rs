@@ -1,7 +1,7 @@
 //! The spine of `run`: open, wire threads and channels, join. All threads and channels of a run are made here.
 //!
-//! Lanes wait for fetchers, builders, the network and the queue; fetchers for the network; builders for nothing; the
-//! queue's writer for requests. The graph has no cycle. Work ends when senders are dropped: lanes first, then the rest.
+//! Lanes wait for fetchers, builders, the network, the queue and the trying of suspects, which waits for fetchers; fetchers
+//! for the network; builders for nothing; the queue's writer for requests. The graph has no cycle. Work ends when senders are dropped: lanes first, then the rest.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -10,15 +10,15 @@ use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use crossbeam_channel::bounded;
-use microshard_queue::{Acquired, Client, GroupStatus, Lock, LockKind, Queue, with_suffix};
+use crossbeam_channel::{Sender, bounded};
+use microshard_queue::{Acquired, Client, GroupStatus, Lock, LockKind, Queue, Waiting, now_ms, with_suffix};
 
 use crate::budget::Budget;
 use crate::config::Config;
 use crate::fetch::{self, Fetch};
 use crate::index;
 use crate::interrupt::Interrupt;
-use crate::isolate;
+use crate::isolate::{self, Gate};
 use crate::job::{RunError, Tools};
 use crate::lane::{self, Lane};
 use crate::manifest::Held;
@@ -72,7 +72,6 @@ pub fn run(config: &Config, monitor: &dyn Monitor, interrupt: &Interrupt) -> Res
     let slots = Slots::open(&with_suffix(queue.path(), ".slots"))?;
     let owner = start(&queue, store.as_ref(), &slots)?;
     let sources = Sources::new(config.store.clone(), config.threads);
-    isolate::try_suspects(&queue, &mut sources.reader(), &slots, &config.output)?;
     let stop = Stop::default();
     let shared =
         Shared { config, store: store.as_ref(), sources: &sources, slots: &slots, stop: &stop, monitor, interrupt };
@@ -117,6 +116,14 @@ struct Shared<'a> {
     interrupt: &'a Interrupt,
 }
 
+impl<'a> Shared<'a> {
+    fn fetch(&self, requests: Sender<fetch::Request>, has_served: bool) -> Fetch<'a> {
+        let Shared { config, sources, stop, monitor, .. } = *self;
+        let (patience, bytes_max) = (&config.patience, config.output.max_microshard_bytes);
+        Fetch { requests, sources, patience, bytes_max, has_served, monitor, stop }
+    }
+}
+
 /// Takes over what a dead runner left: claims, suspects, uploads in parts, temporary files.
 fn start(queue: &Queue, store: &dyn ObjectStore, slots: &Slots) -> Result<String> {
     for (key, upload_id) in queue.uploads()? {
@@ -159,6 +166,8 @@ fn work(shared: &Shared<'_>, queue: Queue, owner: &str) -> Result<()> {
     let lanes = config.lanes(job_bytes);
     let budget = Budget::new(config.memory);
     let park = Park::default();
+    let gate = &Gate::default();
+    let suspecting = Queue::open(&config.queue)?;
     let builders = rayon::ThreadPoolBuilder::new()
         .num_threads(config.builders)
         .thread_name(|index| format!("builder-{index}"))
@@ -172,9 +181,7 @@ fn work(shared: &Shared<'_>, queue: Queue, owner: &str) -> Result<()> {
     thread::scope(|scope| {
         let writer = scope.spawn(|| {
             let _stop = StopOnPanic(stop);
-            let served = queue.serve(owner, only, &queue_requests, stop.flag());
-            drop(queue_requests);
-            served.inspect_err(|_| stop.set())
+            queue.serve(owner, only, &queue_requests, stop.flag(), &|waiting| monitor.event(&all_wait(waiting)))
         });
         for index in 0..config.threads {
             let (requests, reader) = (fetch_requests.clone(), sources.reader());
@@ -185,23 +192,19 @@ fn work(shared: &Shared<'_>, queue: Queue, owner: &str) -> Result<()> {
                 .context("failed to start the download threads: lower --threads or raise the limit (ulimit -u)")?;
         }
         drop(fetch_requests);
-        let mut working = Vec::new();
+        let fetch = shared.fetch(to_fetchers.clone(), has_served);
+        let isolation = thread::Builder::new().name("isolation".into()).spawn_scoped(scope, move || {
+            let _stop = StopOnPanic(stop);
+            isolate::try_suspects(&suspecting, &fetch, slots, &config.output, gate).inspect_err(|_| stop.set())
+        });
+        let mut working = vec![isolation.context("failed to start the trying of suspects")?];
         for index in 0..lanes {
             let client = Client::new(to_queue.clone());
-            let requests = to_fetchers.clone();
-            let (sources, builders, budget, park) = (sources.as_ref(), &builders, &budget, &park);
+            let fetch = shared.fetch(to_fetchers.clone(), has_served);
+            let (builders, budget, park) = (&builders, &budget, &park);
             let lane = thread::Builder::new().name(format!("lane-{index}")).spawn_scoped(scope, move || {
                 let _stop = StopOnPanic(stop);
-                let fetch = Fetch {
-                    requests,
-                    sources,
-                    patience: &config.patience,
-                    bytes_max: config.output.max_microshard_bytes,
-                    has_served,
-                    monitor,
-                    stop,
-                };
-                let tools = Tools { fetch, builders, slots, store, output: &config.output, queue: &client };
+                let tools = Tools { fetch, builders, slots, gate, store, output: &config.output, queue: &client };
                 lane::run(&Lane { tools, budget, job_bytes, park, monitor }).inspect_err(|_| stop.set())
             });
             working.push(lane.context("failed to start the lanes")?);
@@ -212,6 +215,11 @@ fn work(shared: &Shared<'_>, queue: Queue, owner: &str) -> Result<()> {
         join(writer)?;
         worked.map_err(Into::into)
     })
+}
+
+fn all_wait(waiting: &Waiting) -> Event {
+    let left_ms = (waiting.until_ms - now_ms()).max(0) as u64;
+    Event::Waiting { until: Instant::now() + Duration::from_millis(left_ms), why: waiting.why.clone() }
 }
 
 /// Keeps the monitor going and passes an interrupt on, until all lanes have ended.
@@ -252,7 +260,7 @@ fn total(queue: &Queue, only: Option<&str>) -> Result<GroupStatus> {
 fn who_is_at_work(queue: &Queue) -> Result<String> {
     let total = total(queue, None)?;
     let Some(runner) = queue.runner()? else { return Ok("another runner has just started on this queue".to_owned()) };
-    let since = Duration::from_millis((microshard_queue::now_ms() - runner.started_at_ms).max(0) as u64);
+    let since = Duration::from_millis((now_ms() - runner.started_at_ms).max(0) as u64);
     Ok(format!(
         "another runner is at work on this queue: process {} on {}, for {}, {} of {} shards published",
         runner.pid,

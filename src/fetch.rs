@@ -156,6 +156,19 @@ impl Fetch<'_> {
         answer.recv().map_err(|_| gone())?.result
     }
 
+    /// Asks for all of them at once, and gives the bodies as they come, with the members' indexes. What cannot be had, or is
+    /// no more asked for when the run is told to stop, is left out.
+    pub fn fetch_each(&self, members: &[Member]) -> impl Iterator<Item = (usize, Vec<u8>)> {
+        let (reply, answers) = bounded(members.len());
+        for (index, member) in members.iter().enumerate() {
+            if self.stop.is_set() || self.send(index, member, false, &reply).is_err() {
+                break;
+            }
+        }
+        drop(reply);
+        answers.into_iter().filter_map(|answer| Some((answer.index, answer.result.ok()?)))
+    }
+
     /// Asks for `missing` and waits for all answers; `None` when told to stop.
     fn fetch_once(
         &self,

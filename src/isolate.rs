@@ -1,36 +1,61 @@
 //! Suspects, tried alone: the microshards that builders held when the process died are decoded again, one by one, while
 //! nothing else is. If the process dies once more, the next start finds that very one in its slot, and it fails; if not,
-//! it is suspect no more. So one bad microshard costs two deaths, and the rest goes on.
+//! it is suspect no more. So one bad microshard costs two deaths, and the rest goes on. Lanes claim and download meanwhile.
 
-use anyhow::Result;
+use std::time::Duration;
+
 use microshard_queue::{Member, Queue};
 
 use crate::config::Output;
+use crate::fetch::Fetch;
 use crate::format::{JsonlReader, Limits, RowReader};
+use crate::job::RunError;
 use crate::slots::Slots;
-use crate::store::{GetOptions, Reader};
+use crate::stop::Stop;
 
-/// Tries every suspect alone. What is wrong with one in any other way is found again, and told, when its shard is built.
-pub fn try_suspects(queue: &Queue, reader: &mut Reader, slots: &Slots, output: &Output) -> Result<()> {
-    for member in queue.suspects()? {
-        if decode_alone(&member, reader, slots, output)? {
-            queue.acquit(member.seq)?;
-        }
+/// Shut while suspects are tried; whoever would decode anything else waits for it.
+#[derive(Debug, Default)]
+pub struct Gate(Stop);
+
+impl Gate {
+    /// Waits until all suspects have been tried, but no longer than `time`; tells whether they have.
+    pub fn wait(&self, time: Duration) -> bool {
+        self.0.wait(time)
+    }
+}
+
+/// Opens the gate however the trying ends, also by a panic: a lane must not wait for it for ever.
+struct Opens<'a>(&'a Gate);
+
+impl Drop for Opens<'_> {
+    fn drop(&mut self) {
+        self.0.0.set();
+    }
+}
+
+/// Tries every suspect alone, then opens the gate. What is wrong with one in any other way is found again, and told, when
+/// its shard is built; so is one that cannot be had now, which stays suspect.
+pub fn try_suspects(
+    queue: &Queue,
+    fetch: &Fetch<'_>,
+    slots: &Slots,
+    output: &Output,
+    gate: &Gate,
+) -> Result<(), RunError> {
+    let _opens = Opens(gate);
+    let suspects = queue.suspects()?;
+    for (index, body) in fetch.fetch_each(&suspects) {
+        decode_alone(&suspects[index], &body, slots, output);
+        queue.acquit(suspects[index].seq)?;
     }
     Ok(())
 }
 
-/// Whether it could be had, so that the process has lived through it.
-fn decode_alone(member: &Member, reader: &mut Reader, slots: &Slots, output: &Output) -> Result<bool> {
-    let mut body = Vec::new();
-    let options = GetOptions { bytes_max: output.max_microshard_bytes.max(member.bytes.unwrap_or(0)), fresh: false };
-    if reader.get(&member.uri, &mut body, options).is_err() {
-        return Ok(false);
-    }
+/// If the process lives through this, it does not die of this microshard.
+fn decode_alone(member: &Member, body: &[u8], slots: &Slots, output: &Output) {
     let _slot = slots.hold(0, member.seq);
     #[cfg(feature = "test-faults")]
     crate::faults::before_decode(member.microshard_id);
     // Bad or not, it was decoded.
-    let _ = JsonlReader::default().read(&body, Limits { bytes_max: output.max_microshard_bytes });
-    Ok(true)
+    let _ = JsonlReader::default().read(body, Limits { bytes_max: output.max_microshard_bytes });
 }

@@ -10,6 +10,7 @@ use crate::config::Output;
 use crate::error::{StoreError, Trouble};
 use crate::fetch::{Bodies, Fetch, Fetched};
 use crate::format::{JsonlWriter, Limits};
+use crate::isolate::Gate;
 use crate::monitor::Event;
 use crate::naming;
 use crate::slots::Slots;
@@ -23,6 +24,8 @@ pub struct Tools<'a> {
     pub builders: &'a rayon::ThreadPool,
     /// Crash slots.
     pub slots: &'a Slots,
+    /// Shut while suspects are tried alone.
+    pub gate: &'a Gate,
     /// Where shards go.
     pub store: &'a dyn ObjectStore,
     /// What shards are like.
@@ -71,6 +74,9 @@ pub fn run(job: &Job, bodies: &mut Bodies, tools: &Tools<'_>) -> Result<Finish, 
             let outcome = Outcome::Deferred { until_ms: later.until_ms, why: later.why, progress: later.progress };
             return Ok(Finish { outcome, failures: work.failures, troubles: later.troubles });
         }
+    }
+    if !tools.gate.wait(tools.fetch.patience.in_lane_max) {
+        return Ok(work.end(after_suspects(job, tools)));
     }
     let key = naming::shard_key(&job.language, &job.name, JsonlWriter::EXTENSION);
     let spool = tools.store.spool(&key).map_err(output_trouble)?;
@@ -193,6 +199,13 @@ fn deferred(job: &Job, error: &StoreError, tools: &Tools<'_>) -> Outcome {
     let asked = if let Trouble::Throttled(Some(asked)) = error.trouble { asked } else { Duration::ZERO };
     let wait = tools.fetch.patience.deferral(job.deferrals).max(asked);
     Outcome::Deferred { until_ms: now_ms() + wait.as_millis() as i64, why: error.to_string(), progress: false }
+}
+
+/// Everything is fetched, but a suspect is still on its way to be tried: the lane is given back (I9).
+fn after_suspects(job: &Job, tools: &Tools<'_>) -> Outcome {
+    let wait = tools.fetch.patience.deferral(job.deferrals);
+    let why = "a microshard that the process died on is tried alone before anything else is decoded".to_owned();
+    Outcome::Deferred { until_ms: now_ms() + wait.as_millis() as i64, why, progress: true }
 }
 
 fn is_passing(error: &StoreError) -> bool {

@@ -2,6 +2,8 @@
 //! survives SIGKILL. After a death at most one microshard per builder is suspect, instead of all that were in flight.
 
 use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,13 +31,21 @@ impl Slots {
     pub fn open(path: &Path) -> Result<Slots> {
         let open = || -> std::io::Result<MmapRaw> {
             let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
-            if file.metadata()?.len() != BYTES {
-                file.set_len(0)?;
-                file.set_len(BYTES)?;
-            }
+            let mut slots = Vec::new();
+            file.try_clone()?.take(BYTES).read_to_end(&mut slots)?;
+            slots.resize(BYTES as usize, 0);
+            // Written, so that the disk has room for every byte: where it has none, a store to the map is a signal that
+            // ends the process.
+            file.write_all_at(&slots, 0)?;
+            file.set_len(BYTES)?;
             MmapRaw::map_raw(&file)
         };
-        let map = open().with_context(|| format!("failed to map the crash slots {}", path.display()))?;
+        let map = open().with_context(|| {
+            format!(
+                "failed to map the crash slots {}: they need 8 KiB on a disk that can be written to",
+                path.display()
+            )
+        })?;
         Ok(Slots { map })
     }
 

@@ -34,7 +34,7 @@ fn main() {
     let (to_queue, requests) = bounded(LANES);
     let (stop, turnarounds) = (AtomicBool::new(false), Mutex::new(Vec::new()));
     thread::scope(|scope| {
-        scope.spawn(|| queue.serve("bench", None, &requests, &stop).expect("serves"));
+        scope.spawn(|| queue.serve("bench", None, &requests, &stop, &|_| {}).expect("serves"));
         for _ in 0..LANES {
             let (client, turnarounds) = (Client::new(to_queue.clone()), &turnarounds);
             scope.spawn(move || work(&client, turnarounds));

@@ -111,7 +111,7 @@ fn one_writer(path: &Path) -> Measured {
     let (requests, inbox) = bounded(LANES);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        let writer = scope.spawn(|| queue.serve(OWNER, None, &inbox, &stop));
+        let writer = scope.spawn(|| queue.serve(OWNER, None, &inbox, &stop, &|_| {}));
         let mut measured = measure(path, move || {
             let client = Client::new(requests.clone());
             move || {

@@ -1,5 +1,6 @@
 //! Claims: one planned shard at a time, in two phases, through partial indexes only, so that a claim costs what the
-//! shard has members and never what is done (I7). Pending shards first; leases that ran out only when nothing is pending.
+//! shard has members and never what is done (I7). Pending shards first, and of those the ones that a runner before had
+//! begun; leases that ran out only when nothing is pending.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -107,6 +108,9 @@ const CLAIM_PENDING: &str = "UPDATE shards SET state = 2, owner = ?2, attempt = 
    WHERE shard = (SELECT shard FROM shards INDEXED BY shards_pending WHERE state = 0 AND grp = ?1 ORDER BY shard LIMIT 1)
    RETURNING shard, grp, name, first, last, attempt, deferrals";
 
+const CLAIM_BEGUN: &str = "UPDATE shards SET state = 2, owner = ?2, attempt = attempt + 1, lease_expires_at = ?3
+   WHERE shard = ?1 AND state = 0 RETURNING shard, grp, name, first, last, attempt, deferrals";
+
 const CLAIM_EXPIRED: &str =
     "UPDATE shards SET owner = ?2, attempt = attempt + 1, lost = lost + 1, lease_expires_at = ?3
    WHERE shard = (SELECT shard FROM shards INDEXED BY shards_claimed
@@ -128,7 +132,8 @@ const MEMBERS: &str = "SELECT m.seq, m.microshard_id, m.uri, m.rows, m.bytes, m.
 
 /// The statements of a claim, for the test that reads their query plans.
 #[doc(hidden)]
-pub const STATEMENTS: [&str; 6] = [PROMOTE, CLAIM_PENDING, CLAIM_EXPIRED, IS_PLAIN, PLAIN_MEMBERS, MEMBERS];
+pub const STATEMENTS: [&str; 7] =
+    [PROMOTE, CLAIM_PENDING, CLAIM_BEGUN, CLAIM_EXPIRED, IS_PLAIN, PLAIN_MEMBERS, MEMBERS];
 
 /// A shard as the claiming update returns it.
 struct Claimed {
@@ -150,6 +155,25 @@ impl Queue {
             None => self.claim_expired(claimer)?,
         };
         claimed.map(|claimed| self.job(claimed)).transpose()
+    }
+
+    /// Claims a shard that was pending when `begun` was asked, inside the caller's transaction; `None` where it is not any
+    /// more. Its run has had its turn for it.
+    pub(crate) fn claim_begun(&self, shard: i64, claimer: Claimer<'_>) -> Result<Option<Job>> {
+        let claimed = self.claim_with(CLAIM_BEGUN, params![shard, claimer.owner, claimer.expires_ms()])?;
+        claimed.map(|claimed| self.job(claimed)).transpose()
+    }
+
+    /// Pending shards that a runner before had claimed, the last first. Reads every pending shard: once a start, not once
+    /// a claim (I7).
+    pub(crate) fn begun(&self, only: Option<i64>) -> Result<Vec<i64>> {
+        self.conn
+            .prepare(
+                "SELECT shard FROM shards INDEXED BY shards_pending WHERE state = 0 AND attempt > 0
+                   AND (?1 IS NULL OR grp IN (SELECT grp FROM groups WHERE run = ?1)) ORDER BY shard DESC",
+            )
+            .and_then(|mut select| select.query_map([only], |row| row.get(0))?.collect())
+            .named("read", &self.path)
     }
 
     /// Brings deferred shards whose time has come back to pending.

@@ -24,11 +24,17 @@ pub enum Error {
         /// Ours.
         known: i64,
     },
+    /// SQLite may not make its log beside the file.
+    #[error(
+        "failed to open {}: it is read-only for this user, and SQLite keeps its log beside it, also to read while no runner \
+         works: remount the disk, or make the file and its directory writable, and run again", .0.display()
+    )]
+    ReadOnly(PathBuf),
     /// The bundled SQLite has a known fault.
     #[error("SQLite {0} can lose committed pages; 3.51.3 or newer is needed: rebuild with the bundled one")]
     Sqlite(String),
     /// The file system refused.
-    #[error("failed to {operation} {}: {source}", path.display())]
+    #[error("failed to {operation} {}: {source}{}", path.display(), file_advice(source))]
     Io {
         /// What was tried.
         operation: &'static str,
@@ -55,20 +61,43 @@ pub enum Error {
     Stopped,
 }
 
+const FULL: &str = ": free some disk space and run again; nothing committed is lost";
+const READ_ONLY: &str = ": it and its directory must be writable for this user: set this right and run again";
+
+/// What to do about an error of the file system; empty where the message says it all.
+fn file_advice(error: &std::io::Error) -> &'static str {
+    use std::io::ErrorKind::*;
+    match error.kind() {
+        StorageFull | QuotaExceeded => FULL,
+        ReadOnlyFilesystem | PermissionDenied => READ_ONLY,
+        _ => "",
+    }
+}
+
 /// What to do about an SQLite error; empty where the message says it all.
 fn advice(error: &rusqlite::Error) -> &'static str {
     use rusqlite::ErrorCode::*;
     match error.sqlite_error_code() {
-        Some(DiskFull) => ": free some disk space and run again; nothing committed is lost",
-        Some(SystemIoFailure) => ": the disk is full or failing; nothing committed is lost",
-        Some(ReadOnly) => ": the file or its directory is read-only",
+        Some(DiskFull) => FULL,
+        // The log's index is given its room by a write; nothing else is read or written there.
+        Some(SystemIoFailure) if extended_code(error) == Some(rusqlite::ffi::SQLITE_IOERR_SHMSIZE) => {
+            ": there is no room for the log's index: free some disk space and run again; nothing committed is lost"
+        }
+        Some(SystemIoFailure) => {
+            ": the disk is failing, or over a quota: look at the kernel's log, then run again; nothing committed is lost"
+        }
+        Some(ReadOnly) => READ_ONLY,
         Some(DatabaseCorrupt) => {
             ": the file is damaged; restore it, or snapshot into a new one and run `sync-back` there"
         }
         Some(DatabaseBusy | DatabaseLocked) => ": another process holds it",
-        Some(CannotOpen) => ": check that its directory exists and can be written",
+        Some(CannotOpen) => ": its directory must exist and be writable for this user",
         _ => "",
     }
+}
+
+fn extended_code(error: &rusqlite::Error) -> Option<i32> {
+    error.sqlite_error().map(|error| error.extended_code)
 }
 
 /// Names the operation and the file an SQLite error belongs to.

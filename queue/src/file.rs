@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags, OptionalExtension};
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
 
 use crate::error::{Error, Named, Result};
 use crate::lock::{Lock, LockKind, real};
@@ -47,8 +47,7 @@ impl Queue {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let conn = Connection::open_with_flags(path, flags).named("open", path)?;
         let queue = Queue { conn, path: real(path) };
-        queue.check_ours()?;
-        queue.set_pragmas()?;
+        queue.check_ours().and_then(|()| queue.set_pragmas()).map_err(|error| queue.or_read_only(error))?;
         #[cfg(feature = "test-faults")]
         let queue = crate::faults::watched(queue);
         Ok(queue)
@@ -61,6 +60,8 @@ impl Queue {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let conn = Connection::open_with_flags(path, flags).named("create", path)?;
         let queue = Queue { conn, path: path.to_owned() };
+        #[cfg(feature = "test-faults")]
+        let queue = crate::faults::watched(queue);
         queue
             .conn
             .execute_batch(&format!(
@@ -108,6 +109,17 @@ impl Queue {
             return Err(Error::Newer { path: self.path.clone(), found: version, known: SCHEMA_VERSION });
         }
         Ok(())
+    }
+
+    /// In SQLite's own words a log that it may not make is an "unable to open database file".
+    fn or_read_only(&self, error: Error) -> Error {
+        let is_read_only = self.conn.is_readonly("main").unwrap_or(false);
+        match error {
+            Error::Database { source, .. } if is_read_only && may_not_write(&source) => {
+                Error::ReadOnly(self.path.clone())
+            }
+            other => other,
+        }
     }
 
     fn set_pragmas(&self) -> Result<()> {
@@ -185,6 +197,10 @@ pub(crate) fn sync_directory(path: &Path) -> Result<()> {
         _ => Path::new("."),
     };
     std::fs::File::open(directory).and_then(|directory| directory.sync_all()).named("sync", directory)
+}
+
+fn may_not_write(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly))
 }
 
 fn check_sqlite() -> Result<()> {

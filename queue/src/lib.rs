@@ -52,4 +52,4 @@ pub use results::{Consumed, MicroshardState, PlannedShard, Snapshot, UnsyncedFai
 pub use runner::{DEATHS_MAX, Recovery, Runner, RunnerState};
 pub use service::{Claimed, Client, LEASE, Request};
 pub use staging::Item;
-pub use status::{GroupStatus, MicroshardCounts, ShardCounts};
+pub use status::{GroupStatus, MicroshardCounts, ShardCounts, Waiting};

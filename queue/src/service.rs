@@ -13,6 +13,7 @@ use crate::claim::{Claimer, Job, Lease, Pulse};
 use crate::error::{Error, Named, Result};
 use crate::file::{Queue, now_ms};
 use crate::finish::{Finish, Finished};
+use crate::status::Waiting;
 
 /// Requests committed together.
 const BATCH_MAX: usize = 64;
@@ -118,8 +119,13 @@ struct Writer<'a> {
     owner: &'a str,
     only: Option<i64>,
     stop: &'a AtomicBool,
+    tell: &'a dyn Fn(&Waiting),
+    /// Until when everything waits, as it was told last.
+    told_until_ms: Option<i64>,
     /// Claims that nothing could be claimed for yet, the oldest first.
     waiting: VecDeque<Sender<Result<Answer>>>,
+    /// What runners before had begun, to be claimed from the end.
+    begun: Vec<i64>,
     live: HashMap<(i64, i64), Live>,
     /// Device and inode of the file that is written to.
     file: (u64, u64),
@@ -128,20 +134,48 @@ struct Writer<'a> {
 }
 
 impl Queue {
-    /// Serves requests until all clients are gone, or SQLite fails. `stop` makes every claim answer `Stopped`; `only`
-    /// keeps claims to one run.
+    /// Serves requests until all clients are gone. `stop` makes every claim answer `Stopped`; it is set when the serving
+    /// fails. `only` keeps claims to one run. `tell` hears when all that is left has come to wait for its time, and
+    /// whenever that time is another.
     ///
     /// # Errors
-    /// The first failure of SQLite; every waiting request has been told.
-    pub fn serve(self, owner: &str, only: Option<i64>, requests: &Receiver<Request>, stop: &AtomicBool) -> Result<()> {
+    /// The first failure of SQLite. Every request has been answered, also those that came later.
+    pub fn serve(
+        self,
+        owner: &str,
+        only: Option<i64>,
+        requests: &Receiver<Request>,
+        stop: &AtomicBool,
+        tell: &dyn Fn(&Waiting),
+    ) -> Result<()> {
+        let _refusing = Refusing(requests);
+        let served = self.serve_all(owner, only, requests, stop, tell);
+        if served.is_err() {
+            stop.store(true, Ordering::SeqCst);
+        }
+        served
+    }
+
+    fn serve_all(
+        self,
+        owner: &str,
+        only: Option<i64>,
+        requests: &Receiver<Request>,
+        stop: &AtomicBool,
+        tell: &dyn Fn(&Waiting),
+    ) -> Result<()> {
         let now = Instant::now();
         let file = identity(&self)?;
+        let begun = self.begun(only)?;
         let mut writer = Writer {
             queue: self,
             owner,
             only,
             stop,
+            tell,
+            told_until_ms: None,
             waiting: VecDeque::new(),
+            begun,
             live: HashMap::new(),
             file,
             next_beat: now,
@@ -156,6 +190,18 @@ impl Queue {
                     return writer.queue.stop_runner(owner);
                 }
             }
+        }
+    }
+}
+
+/// However the serving ends, also by a panic, nobody waits for an answer for ever: a channel whose receiver is gone keeps
+/// what was sent. So requests are refused until there is nobody left to send one.
+struct Refusing<'a>(&'a Receiver<Request>);
+
+impl Drop for Refusing<'_> {
+    fn drop(&mut self) {
+        for request in self.0 {
+            let _ = request.reply.send(Err(Error::Stopped)); // a lane that is gone needs no answer
         }
     }
 }
@@ -222,7 +268,7 @@ impl Writer<'_> {
         while let Some(reply) = self.waiting.pop_front() {
             let lease_ms = LEASE.as_millis() as i64;
             let claimer = Claimer { owner: self.owner, now_ms: now_ms(), lease_ms, only: self.only };
-            let Some(job) = self.queue.claim(claimer)? else {
+            let Some(job) = self.claim_next(claimer)? else {
                 self.waiting.push_front(reply);
                 break;
             };
@@ -232,6 +278,29 @@ impl Writer<'_> {
         }
         if !self.waiting.is_empty() && self.queue.next_claim_at(self.only)?.is_none() {
             answers.extend(self.waiting.drain(..).map(|reply| (reply, Answer::Claimed(Claimed::Drained))));
+        }
+        self.tell_if_all_wait()
+    }
+
+    /// What was begun comes first: a kill must not make a shard wait for its language's turn.
+    fn claim_next(&mut self, claimer: Claimer<'_>) -> Result<Option<Job>> {
+        while let Some(shard) = self.begun.pop() {
+            let job = self.queue.claim_begun(shard, claimer)?;
+            if job.is_some() {
+                return Ok(job);
+            }
+        }
+        self.queue.claim(claimer)
+    }
+
+    /// No lane holds a shard, and none could be claimed: what is left was deferred.
+    fn tell_if_all_wait(&mut self) -> Result<()> {
+        if self.waiting.is_empty() || !self.live.is_empty() {
+            return Ok(());
+        }
+        let Some(waiting) = self.queue.next_deferred(self.only)? else { return Ok(()) };
+        if self.told_until_ms.replace(waiting.until_ms) != Some(waiting.until_ms) {
+            (self.tell)(&waiting);
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! How far the queue is: read from the counters, O(languages), in one short read that no claim waits for.
 
-use rusqlite::Row;
+use rusqlite::{OptionalExtension, Row};
 
 use crate::error::{Named, Result};
 use crate::file::Queue;
@@ -58,10 +58,24 @@ pub struct MicroshardCounts {
     pub held: u64,
 }
 
+/// Until when a deferred shard waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// Unix milliseconds; in the past where nobody has taken it up yet.
+    pub until_ms: i64,
+    /// Why.
+    pub why: String,
+}
+
 impl ShardCounts {
     /// All of them.
     pub fn total(&self) -> u64 {
         self.pending + self.claimed + self.published + self.failed + self.held
+    }
+
+    /// Whether everything that is left to do waits for its time.
+    pub fn all_wait(&self) -> bool {
+        self.waiting > 0 && self.waiting == self.pending && self.claimed == 0
     }
 }
 
@@ -114,17 +128,17 @@ impl Queue {
             .named("read", &self.path)
     }
 
-    /// The earliest time at which a deferred shard is taken up again, and why it waits; Unix milliseconds.
-    pub fn next_deferred(&self) -> Result<Option<(i64, String)>> {
-        use rusqlite::OptionalExtension;
+    /// The deferred shard whose time comes first; with `only`, of one run (`Queue::run_named`).
+    pub fn next_deferred(&self, only: Option<i64>) -> Result<Option<Waiting>> {
         self.conn
-            .query_row(
-                "SELECT not_before, coalesce(error, '') FROM shards INDEXED BY shards_waiting WHERE state = 1
+            .prepare_cached(
+                "SELECT not_before, coalesce(error, '') FROM shards INDEXED BY shards_waiting
+                 WHERE state = 1 AND (?1 IS NULL OR grp IN (SELECT grp FROM groups WHERE run = ?1))
                  ORDER BY not_before LIMIT 1",
-                [],
-                |row| Ok((row.get(0)?, row.get(1)?)),
             )
-            .optional()
+            .and_then(|mut select| {
+                select.query_row([only], |row| Ok(Waiting { until_ms: row.get(0)?, why: row.get(1)? })).optional()
+            })
             .named("read", &self.path)
     }
 }

@@ -1,5 +1,6 @@
 //! Kills a process between every two statements of everything that writes to a queue, opens the file again, and finds it
-//! as it was before or as it is after, never in between. A program of its own, as it starts itself again to be killed.
+//! as it was before or as it is after, never in between; of everything that makes a queue, and finds none or the whole.
+//! A program of its own, as it starts itself again to be killed.
 
 #![expect(clippy::print_stdout, reason = "it reports as a test does")]
 
@@ -13,6 +14,9 @@ use microshard_queue::{
 
 /// Something that is done to a queue.
 type Step = (&'static str, fn(&Queue));
+
+/// The step in which there is no queue yet.
+const CREATION: usize = STEPS.len();
 
 /// Each on the state that the ones before it leave.
 const STEPS: [Step; 9] = [
@@ -43,7 +47,7 @@ fn main() {
     let mut deaths = 0;
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("queue.db");
-    snapshot(&path, 1..13);
+    snapshot(&path, FIRST);
     for (step, (what, work)) in STEPS.iter().enumerate() {
         let before = books(&path);
         let after = {
@@ -58,30 +62,95 @@ fn main() {
         assert!(at > 2, "{what} was killed at {} statements only: the hook does not work", at - 1);
         work(&Queue::open(&path).expect("opens"));
     }
+    deaths += kill_creation(&directory.path().join("created"), &books_of_first_snapshot(directory.path()));
     println!("{deaths} deaths between statements, each left the queue as it was before or after");
-    println!("{} passed, 0 failed", STEPS.len());
+    println!("{} passed, 0 failed", STEPS.len() + 1);
+}
+
+/// What the first snapshot brings.
+const FIRST: std::ops::Range<i64> = 1..13;
+/// What stays beside a queue.
+const BESIDE: [&str; 2] = ["queue.db", "queue.db.intake-lock"];
+
+fn books_of_first_snapshot(directory: &Path) -> String {
+    let path = directory.join("first.db");
+    snapshot(&path, FIRST);
+    books(&path)
+}
+
+/// Kills the making of a queue between any two microshards that are added, and then at any statement; how often. None is
+/// there, as it gets its name after the last statement, and the next snapshot makes it and leaves nothing else.
+fn kill_creation(directory: &Path, whole: &str) -> u32 {
+    let path = directory.join("queue.db");
+    let mut deaths = 0;
+    for at in (FIRST.start + 1 - FIRST.end).. {
+        let _ = std::fs::remove_dir_all(directory);
+        std::fs::create_dir(directory).expect("creates");
+        let has_lived = lives(&path, CREATION, at);
+        assert_eq!(path.exists(), has_lived, "killed at {at}");
+        snapshot_again(&path, whole, at);
+        if has_lived {
+            break;
+        }
+        deaths += 1;
+    }
+    assert!(deaths > 40, "{deaths} deaths only: the hook does not work");
+    // Between its getting its name and its losing the one it was made under there is no statement to die at.
+    std::fs::hard_link(&path, directory.join("queue.db.loading")).expect("links");
+    std::fs::write(directory.join("queue.db.staged"), "left").expect("writes");
+    snapshot_again(&path, whole, i64::MAX);
+    deaths
+}
+
+/// Whatever was there before, it comes to the same queue, and to nothing else beside it.
+fn snapshot_again(path: &Path, whole: &str, at: i64) {
+    snapshot(path, FIRST);
+    assert_eq!(books(path), whole, "killed at {at}, then made again");
+    let entries = std::fs::read_dir(path.parent().expect("a directory")).expect("lists");
+    let mut left: Vec<_> =
+        entries.map(|entry| entry.expect("lists").file_name().into_string().expect("UTF-8")).collect();
+    left.sort();
+    assert_eq!(left, BESIDE, "killed at {at}");
+}
+
+/// Whether a process that is to die at a statement of a step lived to its end.
+fn lives(path: &Path, step: usize, at: i64) -> bool {
+    Command::new(std::env::current_exe().expect("this program"))
+        .args(["die".as_ref(), path.as_os_str(), step.to_string().as_ref(), at.to_string().as_ref()])
+        .stderr(std::process::Stdio::null())
+        .status()
+        .expect("starts")
+        .success()
 }
 
 /// Lets a process die at a statement; false where it lived to its end. Checks what it left.
 fn kill(path: &Path, step: usize, at: i64, what: &str, before: &str, after: &str) -> bool {
-    let status = Command::new(std::env::current_exe().expect("this program"))
-        .args(["die".as_ref(), path.as_os_str(), step.to_string().as_ref(), at.to_string().as_ref()])
-        .stderr(std::process::Stdio::null())
-        .status()
-        .expect("starts");
+    let has_lived = lives(path, step, at);
     let left = books(path);
     let is_either = left == before || left == after;
     // What a claim and its finish leave between them is a state of its own: two transactions.
     let is_between = what.contains(" and ") && left != before;
     assert!(is_either || is_between, "{what}, killed at statement {at}:\n{before}\n{left}\n{after}");
-    if status.success() {
+    if has_lived {
         assert_eq!(left, after, "{what}, alive");
     }
-    !status.success()
+    !has_lived
 }
 
 /// In the process that dies.
 fn die(path: &Path, step: usize, at: i64) {
+    if step == CREATION {
+        if at > 0 {
+            die_at_statement(at);
+        }
+        // Up to 0: before one of the microshards is added.
+        let die_before = |id: &i64| {
+            if *id - FIRST.end == at - 1 {
+                std::process::abort()
+            }
+        };
+        return snapshot(path, FIRST.inspect(die_before));
+    }
     let queue = Queue::open(path).expect("opens");
     die_at_statement(at);
     STEPS[step].1(&queue);
@@ -130,7 +199,7 @@ fn name(run: &str, language: &str, snapshot: u32, shard: u32) -> String {
     format!("{run}-{language}-{snapshot:03}-{shard:05}")
 }
 
-fn snapshot(path: &Path, ids: std::ops::Range<i64>) {
+fn snapshot(path: &Path, ids: impl Iterator<Item = i64>) {
     let mut intake = Intake::begin(path).expect("begins");
     for id in ids {
         let (language, uri) = (["de", "en"][id as usize % 2].to_owned(), format!("u{id}"));

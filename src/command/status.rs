@@ -1,15 +1,17 @@
 //! `status`: from the counters, in one short read that no claim waits for.
 
 use std::io::Write;
+use std::time::Duration;
 
 use anyhow::Result;
-use microshard_queue::{GroupStatus, Queue, RunnerState};
+use microshard_queue::{GroupStatus, Queue, RunnerState, ShardCounts, Waiting, now_ms};
 use serde_json::{Value, json};
 
 use super::Exit;
 use super::table::Table;
 use crate::cli::QueueJson;
 use crate::monitor::human;
+use crate::time::rfc3339;
 
 pub(super) fn run(args: &QueueJson, out: &mut dyn Write) -> Result<Exit> {
     let queue = Queue::open(&args.queue.queue)?;
@@ -25,13 +27,15 @@ pub(super) fn run(args: &QueueJson, out: &mut dyn Write) -> Result<Exit> {
 fn as_json(queue: &Queue, groups: &[GroupStatus]) -> Result<Value> {
     let mut status = counts(&GroupStatus::total(groups));
     let runner = queue.runner()?;
+    let waiting = queue.next_deferred(None)?;
     status["runner"] = json!({
         "state": queue.runner_state()?.word(),
         "pid": runner.as_ref().map(|runner| runner.pid),
         "host": runner.as_ref().map(|runner| &runner.host),
         "started_at_ms": runner.as_ref().map(|runner| runner.started_at_ms),
         "beat_at_ms": runner.as_ref().map(|runner| runner.beat_at_ms),
-        "waiting_until_ms": queue.next_deferred()?.map(|(at, _)| at),
+        "waiting_until_ms": waiting.as_ref().map(|waiting| waiting.until_ms),
+        "waiting_why": waiting.as_ref().map(|waiting| &waiting.why),
     });
     let language = |group: &GroupStatus| {
         let mut language = counts(group);
@@ -99,19 +103,28 @@ fn print(queue: &Queue, groups: &[GroupStatus], out: &mut dyn Write) -> Result<(
     }
     table.print(out)?;
     writeln!(out, "{}", runner_line(queue)?)?;
-    if let Some((at_ms, why)) = queue.next_deferred()? {
-        let seconds = (at_ms - microshard_queue::now_ms()).max(0) / 1000;
-        writeln!(out, "{} shards wait; the next for {seconds} s more: {why}", all.shards.waiting)?;
+    if let Some(waiting) = queue.next_deferred(None)? {
+        writeln!(out, "{}", waiting_line(&all.shards, &waiting, now_ms()))?;
     }
     Ok(())
+}
+
+fn waiting_line(shards: &ShardCounts, waiting: &Waiting, now_ms: i64) -> String {
+    let nothing_else = if shards.all_wait() { ", and nothing else is left" } else { "" };
+    let when = match u64::try_from(waiting.until_ms - now_ms) {
+        Ok(left_ms @ 1..) => {
+            format!("in {}, at {}", human::duration(Duration::from_millis(left_ms)), rfc3339(waiting.until_ms))
+        }
+        _ => "now".to_owned(),
+    };
+    let (count, why) = (human::count(shards.waiting), human::one_line(&waiting.why));
+    format!("{count} shards wait{nothing_else}; the next is due {when}: {why}")
 }
 
 fn runner_line(queue: &Queue) -> Result<String> {
     let state = queue.runner_state()?;
     let Some(runner) = queue.runner()? else { return Ok("runner: idle, there was none yet".to_owned()) };
-    let ago = |at_ms: i64| {
-        human::duration(std::time::Duration::from_millis((microshard_queue::now_ms() - at_ms).max(0) as u64))
-    };
+    let ago = |at_ms: i64| human::duration(Duration::from_millis((now_ms() - at_ms).max(0) as u64));
     let who = format!("process {} on {}, started {} ago", runner.pid, runner.host, ago(runner.started_at_ms));
     Ok(match state {
         RunnerState::Running => format!("runner: running, {who}"),
@@ -119,4 +132,26 @@ fn runner_line(queue: &Queue) -> Result<String> {
         RunnerState::Dead => format!("runner: dead ({who}); `compact-local run` takes its shards over at once"),
         RunnerState::Idle => format!("runner: idle; the last was {who}"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_is_told_with_its_time_and_its_reason_and_a_time_that_has_passed_is_now() {
+        let some = ShardCounts { pending: 5, waiting: 2, claimed: 1, ..ShardCounts::default() };
+        let all = ShardCounts { pending: 2, waiting: 2, ..ShardCounts::default() };
+        let waiting = Waiting { until_ms: 45_000, why: "the server\nanswered 503".to_owned() };
+        assert_eq!(
+            waiting_line(&some, &waiting, 0),
+            "2 shards wait; the next is due in 45 s, at 1970-01-01T00:00:45.000Z: the server\\nanswered 503"
+        );
+        for now_ms in [45_000, 99_000] {
+            assert_eq!(
+                waiting_line(&all, &waiting, now_ms),
+                "2 shards wait, and nothing else is left; the next is due now: the server\\nanswered 503"
+            );
+        }
+    }
 }

@@ -120,9 +120,9 @@ pub enum Event {
         /// Requests at the same time from now on.
         limit: u32,
     },
-    /// The whole run waits: the origin cannot be reached, or serves nobody.
+    /// The whole run waits: everything that is left was deferred. Told once, and when the time is another.
     Waiting {
-        /// Until then.
+        /// Until the first of it is taken up again.
         until: Instant,
         /// Why, for a person.
         why: String,

@@ -76,7 +76,9 @@ impl Progress {
             Event::OriginLimit { origin, limit } => drop(self.limits.insert(origin.clone(), *limit)),
             Event::Waiting { until, why } => self.pause = Some((*until, why.clone())),
             Event::Finished { elapsed } => self.untold.push(self.last_line(*elapsed)),
-            Event::Fetched { .. } | Event::RowsBuilt { .. } => {}
+            // New work came while all that was left waited.
+            Event::Fetched { .. } => self.pause = None,
+            Event::RowsBuilt { .. } => {}
         }
     }
 

@@ -5,7 +5,7 @@ use rustix::process::Signal;
 
 use crate::microshards::generated;
 use crate::origin::{Origin, Step, ok, status};
-use crate::world::World;
+use crate::world::{World, until};
 
 const RUN: &str = "run --queue queue.db --output out --threads 32";
 
@@ -65,17 +65,6 @@ impl Held {
         self.world.ok(RUN);
         assert_eq!(self.world.digest("out"), self.world.digest("undisturbed"));
     }
-}
-
-/// Waits for something that another process does. The deadline only tells a hang.
-fn until(what: &str, mut happened: impl FnMut() -> bool) {
-    for _ in 0..12_000 {
-        if happened() {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    panic!("waited in vain until {what}");
 }
 
 #[test]

@@ -244,6 +244,34 @@ fn an_origin_that_refuses_connections_is_waited_for_and_then_stops_the_run() {
 }
 
 #[test]
+fn when_all_that_is_left_waits_run_and_status_say_until_when_and_why_and_then_it_goes_on() {
+    let mut world = World::new();
+    world.snapshot(4);
+    let busy = Step::Answer(503, vec![("retry-after", "3600".into())], vec![]);
+    spoil(&world.origin, 1..=4, busy);
+    world.patience = Patience { retry_after_max: Duration::from_secs(3), tries_max: 1000, ..quick() };
+    world.patience.origin_max = Duration::from_secs(600);
+    let status =
+        |flag: &str| crate::world::World::new().ok(&format!("status {flag} --queue {}", world.queue().display()));
+    let waits = |events: &[Event]| events.iter().filter(|event| matches!(event, Event::Waiting { .. })).count();
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| world.run());
+        let asked_at_ms = microshard_queue::now_ms();
+        world.monitor.wait_until(|events| waits(events) > 0);
+        let json: serde_json::Value = serde_json::from_str(&status("--json")).expect("JSON");
+        let runner = &json["runner"];
+        assert!(runner["waiting_until_ms"].as_i64().is_some_and(|at| at >= asked_at_ms + 3000), "{runner}");
+        assert!(runner["waiting_why"].as_str().is_some_and(|why| why.contains("503")), "{runner}");
+        let text = status("");
+        let told = "1 shards wait, and nothing else is left; the next is due ";
+        assert!(text.lines().any(|line| line.starts_with(told) && line.contains("503")), "{text}");
+        spoil(&world.origin, 1..=4, ok(ROW));
+        assert!(matches!(run.join().expect("no panic").expect("runs"), Ended::Done(_)));
+    });
+    assert_eq!((world.rows(), waits(&world.monitor.events())), (4, 1), "told once");
+}
+
+#[test]
 fn retry_after_is_honoured() {
     let world = World::new();
     world.snapshot(2);

@@ -1,13 +1,17 @@
 //! SIGKILL at any moment: what the next run makes is, key by key and byte by byte, what an undisturbed run makes (I3, I4),
 //! and nothing is left behind (I6). The moments are random; a failure names their seed.
 
+use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::time::{Duration, Instant};
 
+use microshard_queue::Queue;
 use rustix::process::Signal;
 
 use crate::microshards::served;
+use crate::origin::{Origin, Step, ok};
 use crate::s3;
-use crate::world::{World, digest, files};
+use crate::world::{World, digest, files, until};
 
 /// What one runner came to.
 enum End {
@@ -163,4 +167,62 @@ fn kills_during_uploads_in_parts_leave_neither_parts_nor_other_bytes() {
         let left = files(server.root.path()).into_iter().filter(|name| name.starts_with(".upload_id-"));
         assert_eq!(left.collect::<Vec<_>>(), Vec::<String>::new(), "{why}, round {round}");
     });
+}
+
+/// Ten shards of four microshards, each with one that the origin does not answer for.
+fn stalled(origin: &Origin) -> World {
+    let world = World::new();
+    let mut listing = "microshard_id,language,uri\n".to_owned();
+    for id in 1..=40 {
+        let step = if is_held(id) { Step::Stall } else { ok(format!("{{\"id\":{id}}}\n")) };
+        origin.on(&format!("/{id}"), [step]);
+        writeln!(listing, "{id},en,{}/{id}", origin.url).unwrap();
+    }
+    std::fs::write(world.path("listing.csv"), listing).unwrap();
+    world.ok("snapshot --manifest listing.csv --run-id r --shard-microshards 4 --queue queue.db");
+    world
+}
+
+fn is_held(id: u32) -> bool {
+    id.is_multiple_of(4)
+}
+
+/// The shards that a dead runner held, with the attempt it held each at.
+fn claimed(world: &World) -> BTreeMap<i64, i64> {
+    let queue = Queue::open(&world.path("queue.db")).unwrap();
+    let mut claimed = BTreeMap::new();
+    let mut keep = |shard: microshard_queue::PlannedShard| -> microshard_queue::Result<()> {
+        if shard.state == 2 {
+            claimed.insert(shard.shard, queue.attempt_of(shard.shard).unwrap());
+        }
+        Ok(())
+    };
+    queue.for_each_shard(&mut keep).unwrap();
+    claimed
+}
+
+/// Were leases waited for, which hold for ten minutes, the second runner would take other shards, and then wait.
+#[test]
+fn the_shards_that_a_killed_runner_held_are_the_first_that_the_next_one_takes() {
+    let origin = Origin::start();
+    let world = stalled(&origin);
+    let run = "run --queue queue.db --output out --threads 8 --builders 2";
+    let lanes = 4;
+    let held = || origin.asked().iter().filter(|asked| is_held(asked["GET /".len()..].parse().unwrap())).count();
+    let mut rounds = Vec::new();
+    for round in 1..=3 {
+        let runner = world.start(run);
+        until("every lane holds a shard", || held() == lanes * round);
+        runner.signal(Signal::KILL);
+        assert_eq!(runner.wait().code, -9);
+        rounds.push(claimed(&world));
+    }
+    let at = |attempt| (1..=lanes as i64).map(|shard| (shard, attempt)).collect();
+    assert_eq!(rounds, [at(1), at(2), at(3)] as [BTreeMap<i64, i64>; 3]);
+    for id in 1..=40 {
+        origin.on(&format!("/{id}"), [ok(format!("{{\"id\":{id}}}\n"))]);
+    }
+    world.ok(run);
+    let status = world.json("status --queue queue.db --json");
+    assert_eq!((&status["shards"]["published"], &status["rows"]), (&10.into(), &40.into()), "{status}");
 }

@@ -4,6 +4,10 @@ mod at_work;
 mod bad_use;
 mod demo_generate;
 mod demo_origin;
+#[expect(dead_code, reason = "the queue's tests use all of it")]
+#[path = "../../queue/tests/it/disk.rs"]
+mod disk;
+mod disks;
 mod end_to_end;
 mod faults;
 mod faulty;

@@ -20,6 +20,8 @@ pub(crate) enum Step {
     Raw(Vec<u8>),
     /// The connection is reset: it is closed with the request unread.
     Reset,
+    /// 200 with this body, once the sender is gone.
+    After(crossbeam_channel::Receiver<()>, Vec<u8>),
     /// No answer until the client hangs up.
     Stall,
     /// The beginning of a body, then nothing until the client hangs up.
@@ -125,7 +127,7 @@ fn serve(state: &State, reader: &mut BufReader<TcpStream>) -> io::Result<bool> {
     let mut words = line.split(' ').map(str::to_owned);
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let mut request = Request { method, target, ..Request::default() };
-    let step = state.step(&request);
+    let mut step = state.step(&request);
     if let Step::Reset = step {
         // The headers are left unread: the kernel answers with a reset.
         state.requests.lock().unwrap().push(request);
@@ -142,6 +144,10 @@ fn serve(state: &State, reader: &mut BufReader<TcpStream>) -> io::Result<bool> {
     let mut stream = reader.get_ref();
     let is_head = request.method == "HEAD";
     state.requests.lock().unwrap().push(request);
+    if let Step::After(moment, body) = step {
+        let _ = moment.recv(); // nothing is ever sent
+        step = ok(body);
+    }
     match step {
         Step::Answer(status, headers, body) => {
             let mut head = format!("HTTP/1.1 {status} Said So\r\n");
@@ -165,7 +171,7 @@ fn serve(state: &State, reader: &mut BufReader<TcpStream>) -> io::Result<bool> {
             stream.read_exact(&mut [0])?;
         }
         Step::Stall => stream.read_exact(&mut [0])?,
-        Step::Reset => {}
+        Step::Reset | Step::After(..) => {}
     }
     stream.shutdown(std::net::Shutdown::Both)?;
     Ok(false)

@@ -149,6 +149,17 @@ fn code(status: std::process::ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| -status.signal().unwrap_or_default())
 }
 
+/// Waits for something that another process does. The deadline only tells a hang.
+pub(crate) fn until(what: &str, mut happened: impl FnMut() -> bool) {
+    for _ in 0..12_000 {
+        if happened() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    panic!("waited in vain until {what}");
+}
+
 /// The SHA-256 of every file below `output`. The index is digested without the queues' random names.
 pub(crate) fn digest(output: &Path) -> BTreeMap<String, String> {
     files(output)

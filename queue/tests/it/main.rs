@@ -1,6 +1,8 @@
 //! The queue's tests: one binary, a module per behaviour.
 
 mod claims;
+mod disk;
+mod disks;
 mod files;
 mod intake;
 mod model;

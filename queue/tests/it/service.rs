@@ -5,9 +5,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_channel::{Receiver, bounded};
-use microshard_queue::{Claimed, Client, Finish, Finished, GroupStatus, Outcome, Request, now_ms};
+use microshard_queue::{Claimed, Client, Finish, Finished, GroupStatus, Outcome, Request, Waiting, now_ms};
 
-use crate::world::{Every, World, assert_sound, items, published};
+use crate::world::{Every, World, assert_sound, claim, finish, items, published};
 
 /// Runs `lanes` threads of `work` against a served queue.
 fn serve(world: &World, lanes: usize, stop: &AtomicBool, work: impl Fn(&Client) + Sync) {
@@ -15,7 +15,7 @@ fn serve(world: &World, lanes: usize, stop: &AtomicBool, work: impl Fn(&Client) 
     queue.start_runner("me", "host", &[]).expect("starts");
     let (requests, inbox) = bounded(lanes);
     std::thread::scope(|scope| {
-        let writer = scope.spawn(move || queue.serve("me", None, &inbox, stop));
+        let writer = scope.spawn(move || queue.serve("me", None, &inbox, stop, &|_| {}));
         for _ in 0..lanes {
             let client = Client::new(requests.clone());
             let work = &work;
@@ -74,6 +74,96 @@ fn a_claim_waits_for_a_deferred_shard_instead_of_hearing_that_nothing_is_left() 
 }
 
 #[test]
+fn when_all_that_is_left_waits_it_is_told_once_until_when_and_why() {
+    let world = World::with(4, 2);
+    let queue = world.queue();
+    queue.start_runner("me", "host", &[]).expect("starts");
+    let (requests, inbox) = bounded(2);
+    let (told, untils) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        let tell = |waiting: &Waiting| told.lock().expect("unpoisoned").push(waiting.clone());
+        let writer = scope.spawn(move || queue.serve("me", None, &inbox, &AtomicBool::new(false), &tell));
+        let client = Client::new(requests);
+        for wait_ms in [2000, 1000, 0, 0] {
+            let Claimed::Job(job) = client.claim().expect("claims") else { panic!("something is left") };
+            let end = if wait_ms > 0 {
+                let until_ms = now_ms() + wait_ms;
+                untils.lock().expect("unpoisoned").push(until_ms);
+                Outcome::Deferred { until_ms, why: format!("{wait_ms}"), progress: false }
+            } else {
+                published(&job.name)
+            };
+            client.finish(job.lease, outcome(end)).expect("finishes");
+        }
+        assert!(matches!(client.claim().expect("claims"), Claimed::Drained));
+        drop(client);
+        writer.join().expect("no panic").expect("serves");
+    });
+    let untils = untils.into_inner().expect("unpoisoned");
+    let expected = [(untils[1], "1000"), (untils[0], "2000")];
+    let expected = expected.map(|(until_ms, why)| Waiting { until_ms, why: why.to_owned() });
+    assert_eq!(
+        told.into_inner().expect("unpoisoned"),
+        expected,
+        "the earliest, then the other; no nap of the writer's"
+    );
+}
+
+#[test]
+fn while_a_lane_works_nobody_is_told_that_all_waits() {
+    let world = World::with(4, 2);
+    let queue = world.queue();
+    queue.start_runner("me", "host", &[]).expect("starts");
+    let (requests, inbox) = bounded(2);
+    let told = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let tell = |_: &Waiting| told.store(true, Ordering::SeqCst);
+        scope.spawn(move || queue.serve("me", None, &inbox, &AtomicBool::new(false), &tell).expect("serves"));
+        let client = Client::new(requests);
+        let job = || match client.claim().expect("claims") {
+            Claimed::Job(job) => job,
+            other => panic!("something is left: {other:?}"),
+        };
+        let (works, waits) = (job(), job());
+        let later = Outcome::Deferred { until_ms: now_ms() + 600, why: "later".into(), progress: false };
+        client.finish(waits.lease, outcome(later)).expect("finishes");
+        for job in [job(), works] {
+            client.finish(job.lease, outcome(published(&job.name))).expect("finishes");
+        }
+    });
+    assert!(!told.load(Ordering::SeqCst));
+}
+
+#[test]
+fn what_a_dead_runner_had_begun_is_claimed_first_whatever_language_is_next() {
+    let world = World::new();
+    let all = [items("de", 1..=10), items("en", 11..=16)].concat();
+    world.snapshot("run", &all, Every(2, false)).expect("plans");
+    let queue = world.queue();
+    queue.start_runner("first", "host", &[]).expect("starts");
+    let held: Vec<_> = (0..2).map(|_| claim(&queue)).collect();
+    for _ in 0..3 {
+        let job = claim(&queue);
+        assert_eq!(job.language, "de");
+        finish(&queue, &job.lease, published(&job.name));
+    }
+    assert_eq!(claim(&queue).language, "en", "the language that has most left, unless something was begun");
+    queue.start_runner("second", "host", &[]).expect("starts");
+    let (requests, inbox) = bounded(1);
+    let claimed = std::thread::scope(|scope| {
+        scope.spawn(move || queue.serve("second", None, &inbox, &AtomicBool::new(false), &|_| {}).expect("serves"));
+        let client = Client::new(requests);
+        let claims = (0..4).map(|_| match client.claim().expect("claims") {
+            Claimed::Job(job) => (job.lease.shard, job.lease.attempt),
+            other => panic!("something is left: {other:?}"),
+        });
+        claims.collect::<Vec<_>>()
+    });
+    let [one, other] = [&held[0], &held[1]].map(|job| (job.lease.shard, 2));
+    assert_eq!(claimed, [one, other, (6, 2), (7, 1)]);
+}
+
+#[test]
 fn a_stopped_runner_claims_no_more_and_waiting_claims_are_told() {
     let world = World::with(20, 2);
     let stop = AtomicBool::new(false);
@@ -121,7 +211,7 @@ fn the_claim_that_has_waited_longest_is_answered_first() {
             wait_for_requests(&inbox, lane);
         }
         drop(requests);
-        queue.serve("me", None, &inbox, &AtomicBool::new(false)).expect("serves");
+        queue.serve("me", None, &inbox, &AtomicBool::new(false), &|_| {}).expect("serves");
     });
     assert_eq!(order.into_inner().expect("unpoisoned"), [1, 2, 3]);
 }
@@ -151,7 +241,7 @@ fn when_the_lease_runs_out(headway: bool) -> Vec<Finished> {
             wait_for_requests(&inbox, lane);
         }
         drop(requests);
-        queue.serve("me", None, &inbox, &AtomicBool::new(false)).expect("serves");
+        queue.serve("me", None, &inbox, &AtomicBool::new(false), &|_| {}).expect("serves");
     });
     assert_sound(&world.queue());
     ends.into_inner().expect("unpoisoned")
@@ -189,6 +279,31 @@ fn a_run_added_while_the_runner_works_is_picked_up() {
     assert_eq!(runs, ["run", "second"]);
 }
 
+/// More than are committed together wait when the writer fails; those it had not taken yet once waited for ever.
+#[test]
+fn every_lane_is_answered_when_the_writer_fails() {
+    let world = World::with(2, 2);
+    let queue = world.queue();
+    queue.start_runner("new", "host", &[]).expect("starts");
+    let (lanes, stop) = (200, AtomicBool::new(false));
+    let (requests, inbox) = bounded(lanes);
+    std::thread::scope(|scope| {
+        let claims: Vec<_> = (0..lanes)
+            .map(|_| {
+                let client = Client::new(requests.clone());
+                scope.spawn(move || client.claim())
+            })
+            .collect();
+        while !inbox.is_full() {
+            std::thread::yield_now();
+        }
+        drop(requests);
+        queue.serve("old", None, &inbox, &stop, &|_| {}).expect_err("another runner has taken over");
+        claims.into_iter().for_each(|claim| drop(claim.join().expect("no panic").expect_err("nothing is handed out")));
+    });
+    assert!(stop.load(Ordering::SeqCst), "lanes at work are told");
+}
+
 #[test]
 fn another_runner_that_took_over_ends_the_service_with_a_sentence() {
     let world = World::with(2, 2);
@@ -196,7 +311,7 @@ fn another_runner_that_took_over_ends_the_service_with_a_sentence() {
     queue.start_runner("new", "host", &[]).expect("starts");
     let (requests, inbox) = bounded(1);
     let error = std::thread::scope(|scope| {
-        let writer = scope.spawn(move || queue.serve("old", None, &inbox, &AtomicBool::new(false)));
+        let writer = scope.spawn(move || queue.serve("old", None, &inbox, &AtomicBool::new(false), &|_| {}));
         let asked = Client::new(requests).claim();
         assert!(asked.is_err(), "nothing is handed out in another's name");
         writer.join().expect("no panic").expect_err("ends")

@@ -53,17 +53,21 @@ impl World {
     }
 
     pub(crate) fn snapshot(&self, run: &str, items: &[Item], every: Every) -> Result<Planned> {
-        let mut intake = Intake::begin(&self.path)?;
-        for item in items {
-            intake.add(item)?;
-        }
-        let snapshot = NewSnapshot { run_id: run.to_owned(), number: Number::From(0), claim: "{}".to_owned() };
-        intake.plan(&snapshot, &every, &name)
+        snapshot(&self.path, run, items, every)
     }
 
     pub(crate) fn queue(&self) -> Queue {
         Queue::open(&self.path).expect("opens")
     }
+}
+
+pub(crate) fn snapshot(path: &Path, run: &str, items: &[Item], every: Every) -> Result<Planned> {
+    let mut intake = Intake::begin(path)?;
+    for item in items {
+        intake.add(item)?;
+    }
+    let snapshot = NewSnapshot { run_id: run.to_owned(), number: Number::From(0), claim: "{}".to_owned() };
+    intake.plan(&snapshot, &every, &name)
 }
 
 pub(crate) fn item(language: &str, id: i64) -> Item {
