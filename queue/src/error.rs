@@ -44,14 +44,14 @@ pub enum Error {
         source: std::io::Error,
     },
     /// SQLite refused.
-    #[error("failed to {operation} {}: {source}{}", path.display(), advice(source))]
+    #[error("failed to {operation} {}: {cause}{}", path.display(), advice(cause))]
     Database {
         /// What was tried.
         operation: &'static str,
         /// On which file.
         path: PathBuf,
-        /// The cause.
-        source: rusqlite::Error,
+        /// The cause; no source, as what lies under it says the same once more.
+        cause: rusqlite::Error,
     },
     /// The caller's input cannot be taken.
     #[error("{0}")]
@@ -108,9 +108,9 @@ pub(crate) trait Named<T> {
 
 impl<T> Named<T> for rusqlite::Result<T> {
     fn named(self, operation: &'static str, path: &Path) -> Result<T> {
-        self.map_err(|source| match source.sqlite_error_code() {
+        self.map_err(|cause| match cause.sqlite_error_code() {
             Some(rusqlite::ErrorCode::NotADatabase) => Error::Foreign(path.to_owned()),
-            _ => Error::Database { operation, path: path.to_owned(), source },
+            _ => Error::Database { operation, path: path.to_owned(), cause },
         })
     }
 }

@@ -115,7 +115,7 @@ impl Queue {
     fn or_read_only(&self, error: Error) -> Error {
         let is_read_only = self.conn.is_readonly("main").unwrap_or(false);
         match error {
-            Error::Database { source, .. } if is_read_only && may_not_write(&source) => {
+            Error::Database { cause, .. } if is_read_only && may_not_write(&cause) => {
                 Error::ReadOnly(self.path.clone())
             }
             other => other,

@@ -46,7 +46,7 @@ fn a_run_whose_queues_disk_fills_up_ends_with_one_error_and_the_next_one_finishe
     small.disk.fill();
     let ended = run.wait().ends(1);
     let told = "q.db: database or disk is full: free some disk space and run again; nothing committed is lost";
-    assert!(ended.stderr.lines().filter(|line| line.contains(told)).count() == 1, "{}", ended.stderr);
+    assert!(ended.stderr.lines().filter(|line| line.ends_with(told)).count() == 1, "{}", ended.stderr);
     small.disk.make_room();
     small.origin.on("/40", [ok("{\"id\":40}\n")]);
     small.world.ok(&small.run);
