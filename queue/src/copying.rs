@@ -96,8 +96,8 @@ impl<'a> Copying<'a> {
         let result = self.copy(staging).and_then(|()| self.check_unique()).and_then(|()| self.plan(planner, name));
         if let Err(error) = result {
             if !self.new {
-                self.queue.roll_back()?;
-                self.queue.drop_unplanned()?;
+                // Where that fails too, as on a full disk, the first error says why; the next snapshot cleans up.
+                let _ = self.queue.roll_back().and_then(|()| self.queue.drop_unplanned());
             }
             return Err(error);
         }
