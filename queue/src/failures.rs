@@ -1,6 +1,8 @@
 //! What failed and why, and bringing it back: `retry` copies failed microshards to the end of the plan and cuts new
 //! shards from them, so that a plan once made never changes and the old failure stays on record.
 
+use std::collections::BTreeSet;
+
 use rusqlite::{Row, params};
 
 use crate::error::{Error, Named, Result};
@@ -80,16 +82,20 @@ impl Queue {
             ));
         };
         let mut chosen = Vec::new();
+        let mut not_failed: BTreeSet<i64> = selection.microshard_ids.iter().copied().collect();
         self.for_each_failure(&mut |failure| {
             if selection.takes(&failure) {
                 chosen.push(failure.seq);
+                not_failed.remove(&failure.microshard_id);
             }
             Ok(())
         })?;
-        if chosen.len() < selection.microshard_ids.len() {
-            return Err(Error::Input(
-                "not every microshard named has failed here: `compact-local failures` lists those that have".to_owned(),
-            ));
+        if !not_failed.is_empty() {
+            let ids: Vec<String> = not_failed.iter().map(i64::to_string).collect();
+            return Err(Error::Input(format!(
+                "microshards {} have not failed here: `compact-local failures` lists those that have",
+                ids.join(", ")
+            )));
         }
         self.drop_unplanned()?;
         self.transaction(|| {

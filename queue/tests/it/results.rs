@@ -89,12 +89,13 @@ fn retry_takes_what_is_selected_and_names_what_has_not_failed() {
     fail_one(&world, Outcome::Failed("all".into()));
     let queue = world.queue();
     assert_eq!(GroupStatus::total(&queue.status().expect("reads")).microshards.failed, 4);
-    let unknown = RetrySelection { microshard_ids: vec![99], ..RetrySelection::default() };
-    assert!(queue.retry(&unknown, &name).expect_err("has not failed").to_string().contains("failures"));
+    let unknown = RetrySelection { microshard_ids: vec![2, 99, 98, 99], ..RetrySelection::default() };
+    let refused = queue.retry(&unknown, &name).expect_err("two have not failed").to_string();
+    assert!(refused.starts_with("microshards 98, 99 have not failed here"), "{refused}");
     let german = RetrySelection { languages: vec!["de".into()], ..RetrySelection::default() };
     assert_eq!(queue.retry(&german, &name).expect("retries").microshards, 2);
-    let one = RetrySelection { microshard_ids: vec![2], ..RetrySelection::default() };
-    assert_eq!(queue.retry(&one, &name).expect("retries").microshards, 1);
+    let one = RetrySelection { microshard_ids: vec![2, 2], ..RetrySelection::default() };
+    assert_eq!(queue.retry(&one, &name).expect("is named twice, and retried").microshards, 1);
     let nothing_left = RetrySelection { languages: vec!["de".into()], ..RetrySelection::default() };
     assert_eq!(queue.retry(&nothing_left, &name).expect("retries").microshards, 0);
     assert_sound(&queue);
