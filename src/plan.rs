@@ -144,21 +144,22 @@ impl Policy {
         Ok(cuts)
     }
 
-    /// As few shards as hold everything, as even as whole microshards allow.
+    /// As even as whole microshards allow, in as few shards as that takes: at most one, and one in a hundred, more than
+    /// filling them takes.
     fn spread(&self, group: &GroupTotals, sizes: &mut SizesPass<'_>) -> Result<Vec<Cut>> {
         let limits = self.limits();
         let total =
             Measure { rows: group.rows.unwrap_or(0), bytes: group.bytes.unwrap_or(0), microshards: group.microshards };
-        // Filling needs the fewest shards there can be; even shards may need a few more, where microshards are large.
-        let fewest = total.shards(&limits);
-        let most = self.fill(sizes, false)?;
+        // Full shards leave no room for borders that are off by half a microshard: many need a few more to be even.
+        let filled = self.fill(sizes, false)?;
+        let (fewest, most) = (total.shards(&limits), filled.len() as u64);
         let scarce = scarce(&total, &limits);
-        for shards in (fewest..=most.len() as u64).take(TRIES) {
+        for shards in (fewest..=most + most / 100 + 1).take(TRIES) {
             if let Some(cuts) = even(&total, &limits, shards, scarce, sizes)? {
                 return Ok(cuts);
             }
         }
-        Ok(most)
+        Ok(filled)
     }
 }
 

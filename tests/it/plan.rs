@@ -49,6 +49,21 @@ fn spread_makes_shards_even() {
 }
 
 #[test]
+fn a_large_language_is_as_even_as_a_small_one() {
+    let mut random = fastrand::Rng::with_seed(5);
+    for microshards in [300, 3_000, 60_000] {
+        let counts: Vec<u64> = (0..microshards).map(|_| random.u64(1..138)).collect();
+        let sizes = rows(&counts);
+        let even = cut(&policy(17_000, Remainder::Spread), &sizes);
+        let shards = filled(&even, &sizes);
+        let (smallest, largest) = (shards.iter().min().unwrap(), shards.iter().max().unwrap());
+        assert!(largest - smallest <= 2 * 137, "{microshards}: {smallest} to {largest}");
+        let full = cut(&policy(17_000, Remainder::Emit), &sizes).len();
+        assert!(even.len() <= full + full / 100 + 1, "{} shards, {full} full ones", even.len());
+    }
+}
+
+#[test]
 fn hold_keeps_the_remainder_back_unless_it_is_full() {
     let cuts = cut(&policy(100, Remainder::Hold), &rows(&[50, 50, 50]));
     assert_eq!(cuts.iter().map(|cut| (cut.microshards, cut.held)).collect::<Vec<_>>(), [(2, false), (1, true)]);
@@ -121,14 +136,14 @@ proptest! {
     }
 
     #[test]
-    fn spread_needs_no_more_shards_than_filling_and_evens_them_out(
+    fn spread_needs_hardly_more_shards_than_filling_and_evens_them_out(
         counts in prop::collection::vec(1_u64..100, 50..400),
         rows_max in 500_u64..5000,
     ) {
         let sizes = rows(&counts);
         let even = cut(&policy(rows_max, Remainder::Spread), &sizes);
         let full = cut(&policy(rows_max, Remainder::Emit), &sizes);
-        prop_assert!(even.len() <= full.len());
+        prop_assert!(even.len() <= full.len() + full.len() / 100 + 1);
         let shards = filled(&even, &sizes);
         let (smallest, largest) = (shards.iter().min().unwrap_or(&0), shards.iter().max().unwrap_or(&0));
         // Each border is off by half a microshard at most.
