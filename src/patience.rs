@@ -73,3 +73,42 @@ impl Patience {
         (tries >= self.tries_max && tried_for >= self.object_min) || tried_for > self.object_max
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The shortest and the longest of many.
+    fn extremes(wait: impl Fn() -> Duration) -> (Duration, Duration) {
+        let waits: Vec<Duration> = (0..2_000).map(|_| wait()).collect();
+        (*waits.iter().min().unwrap(), *waits.iter().max().unwrap())
+    }
+
+    #[test]
+    fn a_deferral_is_anything_up_to_a_ceiling_that_grows_by_half_from_5_s_to_30_s() {
+        let patience = Patience::default();
+        for (deferrals, ceiling) in
+            [(0, 5.0), (1, 7.5), (2, 11.25), (4, 25.3125), (5, 30.0), (359, 30.0), (u32::MAX, 30.0)]
+        {
+            let (shortest, longest) = extremes(|| patience.deferral(deferrals));
+            let ceiling = Duration::from_secs_f64(ceiling);
+            assert!(longest <= ceiling && longest > ceiling.mul_f64(0.9), "{deferrals}: {longest:?}");
+            assert!(
+                shortest < ceiling.mul_f64(0.1),
+                "{deferrals}: {shortest:?}, so what failed together comes back together"
+            );
+        }
+    }
+
+    #[test]
+    fn a_wait_in_a_lane_is_short_unless_the_origin_asks_for_more_and_3_s_at_most_are_waited_there() {
+        let patience = Patience::default();
+        let (shortest, longest) = extremes(|| patience.quick(Duration::ZERO));
+        assert!(
+            shortest >= Duration::from_millis(250) && longest <= Duration::from_millis(500),
+            "{shortest:?} {longest:?}"
+        );
+        assert_eq!(patience.quick(Duration::from_secs(2)), Duration::from_secs(2));
+        assert_eq!(patience.in_lane_max, Duration::from_secs(3));
+    }
+}

@@ -19,7 +19,7 @@ type Step = (&'static str, fn(&Queue));
 const CREATION: usize = STEPS.len();
 
 /// Each on the state that the ones before it leave.
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 11] = [
     ("start", |queue| assert!(queue.start_runner("me", "host", &[1, 2]).is_ok())),
     ("claim", |queue| assert_eq!(claim(queue).lease.attempt, 1)),
     ("publish with a failure", |queue| finish(queue, published("a"))),
@@ -31,6 +31,8 @@ const STEPS: [Step; 9] = [
         claim(queue);
         finish(queue, Outcome::Failed("bad".into()));
     }),
+    ("claim once more", |queue| drop(claim(queue))),
+    ("start after a death", |queue| assert_eq!(queue.start_runner("me", "host", &[10, 12]).expect("starts").shards, 1)),
     ("sync", |queue| queue.mark_synced(&[(1, None)], &[]).expect("marks")),
     ("retry", |queue| assert!(queue.retry(&RetrySelection::default(), &name).is_ok())),
     ("snapshot", |queue| snapshot(queue.path(), 100..107)),
@@ -161,6 +163,9 @@ fn books(path: &Path) -> String {
     let queue = Queue::open(path).expect("opens");
     assert_eq!(queue.check().expect("checks"), Vec::<String>::new(), "the books are sound");
     let mut books = format!("{:?}\n", queue.status().expect("reads"));
+    let suspects: Vec<i64> = queue.suspects().expect("reads").iter().map(|member| member.seq).collect();
+    let deaths = queue.runner().expect("reads").map(|runner| runner.deaths);
+    books += &format!("suspects {suspects:?}, deaths in a row {deaths:?}\n");
     let mut add = |shard: microshard_queue::PlannedShard| -> Result<()> {
         books += &format!("{shard:?}\n");
         Ok(())

@@ -1,9 +1,22 @@
 //! The query plans of every hot statement: a partial index, no scan, no sorting (I7). Checked on a fresh connection, as
 //! cached statements show old plans.
 
-use microshard_queue::STATEMENTS;
+use microshard_queue::{STATEMENTS, SUSPECTS};
 
 use crate::world::{World, claim_at, finish, published};
+
+/// The steps of a statement's plan.
+fn plan(conn: &rusqlite::Connection, sql: &str) -> String {
+    let mut explain = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("prepares");
+    let parameters = vec![1_i64; explain.parameter_count()];
+    let plan: Vec<String> = explain
+        .query_map(rusqlite::params_from_iter(parameters), |row| row.get(3))
+        .expect("explains")
+        .collect::<rusqlite::Result<_>>()
+        .expect("reads");
+    // A SELECT without FROM "scans" its one constant row.
+    plan.join("; ").replace("SCAN CONSTANT ROW", "")
+}
 
 #[test]
 fn no_hot_statement_scans_or_sorts() {
@@ -11,18 +24,19 @@ fn no_hot_statement_scans_or_sorts() {
     drop(world.queue());
     let conn = rusqlite::Connection::open(&world.path).expect("opens");
     for sql in STATEMENTS {
-        let mut explain = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("prepares");
-        let parameters = vec![1_i64; explain.parameter_count()];
-        let plan: Vec<String> = explain
-            .query_map(rusqlite::params_from_iter(parameters), |row| row.get(3))
-            .expect("explains")
-            .collect::<rusqlite::Result<_>>()
-            .expect("reads");
-        // A SELECT without FROM "scans" its one constant row.
-        let plan = plan.join("; ").replace("SCAN CONSTANT ROW", "");
+        let plan = plan(&conn, sql);
         assert!(!plan.contains("SCAN"), "{sql}\n{plan}");
         assert!(!plan.contains("TEMP B-TREE"), "{sql}\n{plan}");
     }
+}
+
+/// It was read from all microshards once, for seconds of every start where there are ten million.
+#[test]
+fn suspects_are_found_among_the_troubles_and_not_among_all_microshards() {
+    let world = World::with(1000, 10);
+    drop(world.queue());
+    let conn = rusqlite::Connection::open(&world.path).expect("opens");
+    assert_eq!(plan(&conn, SUSPECTS), "SCAN t; SEARCH m USING INTEGER PRIMARY KEY (rowid=?)");
 }
 
 #[test]
