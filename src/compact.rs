@@ -32,6 +32,8 @@ use crate::store::{self, ObjectStore, Sources, Trouble};
 const FETCHER_STACK: usize = 512 << 10;
 /// How often the monitor and the interrupt are looked at.
 const TICK: Duration = Duration::from_millis(100);
+/// Ticks between two looks at the plan: a snapshot may add to it while the run works.
+const PLAN_TICKS: u64 = 20;
 
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,14 +76,12 @@ pub fn run(config: &Config, monitor: &dyn Monitor, interrupt: &Interrupt) -> Res
     let sources = Sources::new(config.store.clone(), config.threads);
     let stop = Stop::default();
     let shared =
-        Shared { config, store: store.as_ref(), sources: &sources, slots: &slots, stop: &stop, monitor, interrupt };
-    let groups = queue.status()?;
-    let ours = groups.iter().filter(|group| only.is_none_or(|only| group.run_id == only));
-    monitor.event(&Event::Started { languages: ours.map(language_totals).collect() });
+        Shared { config, queue: &queue, store: store.as_ref(), sources: &sources, slots: &slots, stop: &stop, monitor, interrupt };
+    monitor.event(&Event::Started { languages: languages(&queue, only)? });
     let mut total = total(&queue, only)?;
     // A snapshot may add shards in the very moment the last lane ends.
     while total.shards.pending > 0 && !interrupt.requested() {
-        work(&shared, Queue::open(&config.queue)?, &owner)?;
+        work(&shared, &owner)?;
         total = self::total(&queue, only)?;
     }
     if total.shards.pending == 0 {
@@ -108,6 +108,8 @@ fn refuse_output_in_listing(queue: &Queue, output: &str) -> Result<()> {
 /// What everything in a run shares.
 struct Shared<'a> {
     config: &'a Config,
+    /// For reading; the writer has a connection of its own.
+    queue: &'a Queue,
     store: &'a dyn ObjectStore,
     sources: &'a Arc<Sources>,
     slots: &'a Slots,
@@ -147,6 +149,12 @@ fn start(queue: &Queue, store: &dyn ObjectStore, slots: &Slots) -> Result<String
     Ok(owner)
 }
 
+/// What is planned and done, by run and language; of all runs or of one.
+fn languages(queue: &Queue, only: Option<&str>) -> Result<Vec<LanguageTotals>> {
+    let groups = queue.status()?;
+    Ok(groups.iter().filter(|group| only.is_none_or(|only| group.run_id == only)).map(language_totals).collect())
+}
+
 fn language_totals(group: &GroupStatus) -> LanguageTotals {
     let (shards, microshards) = (&group.shards, &group.microshards);
     let amount = |shards, microshards| Amount { shards, microshards, rows: 0 };
@@ -158,8 +166,9 @@ fn language_totals(group: &GroupStatus) -> LanguageTotals {
 }
 
 /// Makes every thread and channel, and joins them. The first error of a lane wins, unless the queue itself failed.
-fn work(shared: &Shared<'_>, queue: Queue, owner: &str) -> Result<()> {
-    let Shared { config, store, sources, slots, stop, monitor, interrupt } = *shared;
+fn work(shared: &Shared<'_>, owner: &str) -> Result<()> {
+    let Shared { config, store, sources, slots, stop, monitor, .. } = *shared;
+    let queue = Queue::open(&config.queue)?;
     let job_bytes = config.job_bytes(&queue)?;
     let only = config.only.as_deref().map(|run_id| queue.run_named(run_id)).transpose()?;
     let has_served = total(&queue, None)?.rows > 0;
@@ -210,10 +219,10 @@ fn work(shared: &Shared<'_>, queue: Queue, owner: &str) -> Result<()> {
             working.push(lane.context("failed to start the lanes")?);
         }
         drop((to_queue, to_fetchers));
-        watch(&working, sources, stop, monitor, interrupt);
+        let watched = watch(&working, shared).inspect_err(|_| stop.set());
         let worked = working.into_iter().map(join).fold(Ok(()), Result::and);
         join(writer)?;
-        worked.map_err(Into::into)
+        worked.map_err(Into::into).and(watched)
     })
 }
 
@@ -223,15 +232,14 @@ fn all_wait(waiting: &Waiting) -> Event {
 }
 
 /// Keeps the monitor going and passes an interrupt on, until all lanes have ended.
-fn watch(
-    lanes: &[ScopedJoinHandle<'_, Result<(), RunError>>],
-    sources: &Sources,
-    stop: &Stop,
-    monitor: &dyn Monitor,
-    interrupt: &Interrupt,
-) {
+fn watch(lanes: &[ScopedJoinHandle<'_, Result<(), RunError>>], shared: &Shared<'_>) -> Result<()> {
+    let Shared { config, queue, sources, stop, monitor, interrupt, .. } = *shared;
     let mut limits = HashMap::new();
-    while lanes.iter().any(|lane| !lane.is_finished()) {
+    let mut planned = languages(queue, config.only.as_deref())?;
+    for tick in 1_u64.. {
+        if lanes.iter().all(ScopedJoinHandle::is_finished) {
+            break;
+        }
         if interrupt.requested() {
             stop.set();
         }
@@ -241,9 +249,17 @@ fn watch(
                 monitor.event(&Event::OriginLimit { origin, limit });
             }
         }
+        if tick.is_multiple_of(PLAN_TICKS) {
+            let now = languages(queue, config.only.as_deref())?;
+            if !now.iter().map(|language| language.planned).eq(planned.iter().map(|language| language.planned)) {
+                monitor.event(&Event::Planned { languages: now.clone() });
+            }
+            planned = now;
+        }
         monitor.tick(Instant::now());
         thread::sleep(TICK);
     }
+    Ok(())
 }
 
 /// A thread's result; its panic goes on here.

@@ -48,6 +48,11 @@ pub enum Event {
         /// Every language with work in the queue.
         languages: Vec<LanguageTotals>,
     },
+    /// A snapshot has added to the plan.
+    Planned {
+        /// Every language of the queue, as it is planned now.
+        languages: Vec<LanguageTotals>,
+    },
     /// One microshard was downloaded.
     Fetched {
         /// Its size.

@@ -58,6 +58,13 @@ impl Progress {
                 }
                 self.untold.push(self.first_line());
             }
+            Event::Planned { languages } => {
+                self.languages.values_mut().for_each(|progress| progress.planned = 0);
+                for language in languages {
+                    let progress = self.languages.entry(language.language.clone()).or_default();
+                    progress.planned += language.planned.microshards;
+                }
+            }
             Event::ShardPublished { language, microshards, failed, .. } => {
                 self.languages.entry(language.clone()).or_default().ended += microshards + failed;
             }

@@ -40,6 +40,10 @@ impl Totals {
                     self.done_before += language.done;
                 }
             }
+            Event::Planned { languages } => {
+                self.planned = Amount::default();
+                languages.iter().for_each(|language| self.planned += language.planned);
+            }
             Event::Fetched { bytes } => {
                 self.fetched += 1;
                 self.bytes_in += bytes;

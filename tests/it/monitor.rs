@@ -116,6 +116,19 @@ fn at(start: Instant, s: u64) -> Instant {
 }
 
 #[test]
+fn what_a_snapshot_adds_meanwhile_is_part_of_the_whole() {
+    let (screen, start) = (Screen::default(), Instant::now());
+    let lines = Lines::new(screen.clone());
+    lines.event(&started(&[("en", 1000, 0)]));
+    lines.tick(start);
+    lines.event(&published("en", "s", 1000, 0));
+    let Event::Started { languages } = started(&[("en", 1000, 0), ("fr", 3000, 0), ("en", 1000, 0)]) else { return };
+    lines.event(&Event::Planned { languages });
+    lines.tick(at(start, 10));
+    assert!(screen.text().contains(" 20 %  1,000/5,000 microshards"), "{}", screen.text());
+}
+
+#[test]
 fn a_status_line_comes_every_ten_seconds_and_says_where_things_stand() {
     let (screen, start) = (Screen::default(), Instant::now());
     let lines = Lines::new(screen.clone());
