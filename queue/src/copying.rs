@@ -137,7 +137,17 @@ impl<'a> Copying<'a> {
         if let Some(id) = item.microshard_id
             && let Some(seq) = self.queue.with_id(self.run, id)?
         {
-            return if seq < self.first_new { Ok(!self.reopened.contain(seq)) } else { Err(duplicate_id(id)) };
+            if seq >= self.first_new {
+                return Err(duplicate_id(id));
+            }
+            if !self.reopened.contain(seq) {
+                return Ok(true);
+            }
+            // It is planned anew, and the manifest may have given it another uri meanwhile.
+            return match self.queue.with_uri(self.run, &item.uri)? {
+                Some((seq, other)) if !self.reopened.contain(seq) => Err(duplicate_uri(other, id)),
+                _ => Ok(false),
+            };
         }
         match (self.queue.with_uri(self.run, &item.uri)?, item.microshard_id) {
             (Some((_, other)), Some(id)) => Err(duplicate_uri(other, id)),

@@ -126,6 +126,9 @@ impl Intake {
                 path.display()
             )));
         };
+        if !path.exists() {
+            refuse_foreign_log(path)?;
+        }
         Ok(Intake { staging: Staging::create(&with_suffix(path, ".staged"))?, path: path.to_owned(), _lock: lock })
     }
 
@@ -143,6 +146,7 @@ impl Intake {
             queue.restage_held(&snapshot.run_id, &mut self.staging)?;
             return Copying::new(&queue, false, snapshot)?.run(&mut self.staging, planner, name);
         }
+        refuse_foreign_log(&self.path)?;
         let temporary = with_suffix(&self.path, ".loading");
         remove(&temporary)?;
         let result = self.plan_new(&temporary, snapshot, planner, name);
@@ -164,5 +168,20 @@ impl Intake {
         queue.index_new()?;
         queue.finish_new(&self.path)?;
         Ok(planned)
+    }
+}
+
+/// What a queue that was removed has left in its log would be read into the new one. It may be all that somebody has of
+/// results, so it is not removed here.
+fn refuse_foreign_log(path: &Path) -> Result<()> {
+    let log = with_suffix(path, "-wal");
+    match std::fs::metadata(&log) {
+        Ok(metadata) if metadata.len() > 0 => Err(Error::Input(format!(
+            "{} is the log of a queue file that is not here any more: put it back beside its file, or remove it with its \
+             -shm, then snapshot again",
+            log.display()
+        ))),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).named("look for", &log),
+        _ => Ok(()),
     }
 }

@@ -309,8 +309,8 @@ impl Writer<'_> {
     fn check_file(&self) -> Result<()> {
         if identity(&self.queue).ok() != Some(self.file) {
             return Err(Error::Input(format!(
-                "the queue file {} was removed or replaced while the runner worked: its results are lost; snapshot again, \
-                 then run with the same --output, where finished shards are found again",
+                "the queue file {} was removed or replaced while the runner worked: its results are lost; remove its \
+                 -wal and -shm too, snapshot again, then run with the same --output, where finished shards are found again",
                 self.queue.path.display()
             )));
         }

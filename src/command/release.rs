@@ -18,6 +18,10 @@ pub(super) fn run(args: &cli::SyncBack, out: &mut dyn Write) -> Result<Exit> {
     let Acquired::Ours(_lock) = Lock::acquire(path, LockKind::Runner)? else {
         bail!("a runner is at work on {}: stop it first (Ctrl-C), then release", path.display());
     };
+    // A snapshot would tell what is given away as known, and then take it apart without having copied it.
+    let Acquired::Ours(_intake) = Lock::acquire(path, LockKind::Intake)? else {
+        bail!("a snapshot or retry is at work on {}: wait for it to end, then release", path.display());
+    };
     let (mut microshards, mut rows, mut slices) = (0, 0, 0);
     refuse_unsynced(&queue)?;
     for snapshot in queue.snapshots()? {

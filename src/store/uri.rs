@@ -1,9 +1,9 @@
-//! Names of objects: what `--output`, `--source` and the manifest's uris mean. Pure: nothing is opened here.
+//! Names of objects: what `--output`, `--source` and the manifest's uris mean. Nothing is opened here.
 //! A relative uri never leaves its base, nothing is percent-encoded twice, and what is printed of a uri has neither
 //! its userinfo nor its query: both may be secrets (a presigned url is a password).
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use ureq::http::uri::Authority;
 
@@ -281,7 +281,18 @@ fn file_path(rest: &str) -> std::result::Result<String, String> {
 }
 
 fn directory(path: &Path) -> std::result::Result<Location, String> {
-    std::path::absolute(path).map(Location::Directory).map_err(|error| error.to_string())
+    without_dots(path).map(Location::Directory).map_err(|error| error.to_string())
+}
+
+/// The absolute path without `..`, which uris of objects must not hold. What it means depends on links, so the disk is
+/// asked about all that comes before it.
+pub fn without_dots(path: &Path) -> std::io::Result<PathBuf> {
+    let path = std::path::absolute(path)?;
+    let parts: Vec<_> = path.components().collect();
+    let Some(last) = parts.iter().rposition(|part| *part == Component::ParentDir) else { return Ok(path) };
+    let (above, below) = parts.split_at(last + 1);
+    let above = std::fs::canonicalize(above.iter().collect::<PathBuf>())?;
+    Ok(below.iter().fold(above, |path, part| path.join(part)))
 }
 
 fn named(key: &str) -> std::result::Result<&str, String> {

@@ -1,6 +1,7 @@
 //! What happens to a runner at work: another one comes, Ctrl-C, a second Ctrl-C. An origin that does not answer holds the
 //! runner where the test wants it.
 
+use microshard_queue::{Acquired, Lock, LockKind};
 use rustix::process::Signal;
 
 use crate::microshards::generated;
@@ -135,6 +136,19 @@ fn a_symbolic_link_to_the_queue_is_the_same_queue() {
     assert!(second.stdout.contains(&format!("process {}", first.pid())), "{}", second.stdout);
     first.signal(Signal::KILL);
     first.wait();
+    held.finish();
+}
+
+#[test]
+fn nothing_is_released_while_a_snapshot_is_at_work() {
+    let held = Held::new();
+    let path = held.world.path("queue.db");
+    let Acquired::Ours(snapshot) = Lock::acquire(&path, LockKind::Intake).unwrap() else { panic!("it is free") };
+    let before = held.status();
+    let refused = held.world.run("release --queue queue.db").ends(1);
+    assert!(refused.stderr.contains("a snapshot or retry is at work"), "{}", refused.stderr);
+    assert_eq!(held.status(), before);
+    drop(snapshot);
     held.finish();
 }
 

@@ -295,6 +295,8 @@ fn a_relative_directory_gives_absolute_uris() {
     let relative = Path::new(dir.path().file_name().expect("a name"));
     let records = read_path(relative, &[], &run("r")).expect("reads");
     assert!(Path::new(&records[0].uri).is_absolute() && Path::new(&records[0].uri).exists(), "{}", records[0].uri);
+    let upwards = read_path(&relative.join("en/.."), &[], &run("r")).expect("reads");
+    assert!(!upwards[0].uri.contains("..") && Path::new(&upwards[0].uri).exists(), "{}", upwards[0].uri);
 }
 
 #[test]

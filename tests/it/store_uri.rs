@@ -32,6 +32,18 @@ fn a_relative_uri_is_taken_from_its_base() {
 }
 
 #[test]
+fn a_base_may_lead_upwards() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().canonicalize().unwrap();
+    std::fs::create_dir_all(root.join("real/deep")).unwrap();
+    std::os::unix::fs::symlink("real/deep", root.join("link")).unwrap();
+    // As the system resolves it: above what the link leads to.
+    let base = format!("{}/link/../in/put", root.display());
+    assert_eq!(resolved("en/a.jsonl", Some(&base)), format!("{}/real/in/put/en/a.jsonl", root.display()));
+    assert!(Location::parse(&format!("{}/absent/../in", root.display())).is_err());
+}
+
+#[test]
 fn an_absolute_uri_needs_no_base_and_ignores_it() {
     for uri in ["/data/a.jsonl", "s3://b/k e+y%.jsonl", "https://h/a?X-Amz-Signature=1&b=c%2Fd", "http://u:p@h:81/a"] {
         assert_eq!(resolved(uri, None), uri);

@@ -1,8 +1,8 @@
 //! Files that are no queue, damaged, or of another version: one clear error each.
 
-use microshard_queue::{Acquired, Error, Intake, Lock, LockKind, Queue};
+use microshard_queue::{Acquired, Error, Intake, Lock, LockKind, Queue, with_suffix};
 
-use crate::world::{World, assert_sound};
+use crate::world::{Every, World, assert_sound, claim, items};
 
 #[test]
 fn a_missing_queue_is_told_with_the_command_that_makes_one() {
@@ -57,6 +57,26 @@ fn a_truncated_queue_is_an_error_and_never_a_shorter_queue() {
         Err(error) => error.to_string(),
     };
     assert!(wrong.contains("malformed") || wrong.contains("damaged"), "{wrong:?}");
+}
+
+#[test]
+fn the_log_of_a_queue_that_was_removed_never_becomes_part_of_a_new_one() {
+    let world = World::with(5000, 10);
+    let queue = world.queue();
+    claim(&queue);
+    let log = with_suffix(&world.path, "-wal");
+    let left = std::fs::read(&log).expect("the queue is open, so it has a log");
+    assert!(!left.is_empty());
+    std::fs::remove_file(&world.path).expect("removes");
+    let error = world.snapshot("other", &items("de", 1..=5000), Every(7, false)).expect_err("the log lies there");
+    assert!(error.to_string().contains("queue.db-wal") && error.to_string().contains("remove it"), "{error}");
+    assert!(!world.path.exists(), "no queue was made");
+    drop(queue);
+    std::fs::write(&log, left).expect("as a killed runner leaves it");
+    assert!(Intake::begin(&world.path).is_err(), "told before anything is claimed in the manifest");
+    std::fs::remove_file(&log).expect("removes");
+    world.snapshot("other", &items("de", 1..=5000), Every(7, false)).expect("plans");
+    assert_sound(&world.queue());
 }
 
 #[test]

@@ -82,6 +82,27 @@ fn a_uri_that_an_earlier_snapshot_has_under_another_id_is_an_error() {
 }
 
 #[test]
+fn a_held_microshard_that_is_listed_anew_with_the_uri_of_another_is_an_error() {
+    // 1 and 2 are planned, 3 and 4 are held.
+    for (id, others) in [(2, "as microshards 2 and 4"), (3, "as microshards 3 and 4")] {
+        let world = World::new();
+        world.snapshot("run", &items("en", 1..=4), Every(2, false)).expect("plans");
+        let conn = rusqlite::Connection::open(&world.path).expect("opens");
+        conn.execute_batch("UPDATE shards SET state = 5 WHERE shard = 2").expect("holds");
+        drop(conn);
+        let mut again = items("en", [3, 4]);
+        again[1].uri = item("en", id).uri;
+        let error = world.snapshot("run", &again, Every(2, false)).expect_err("its rows would be twice").to_string();
+        assert!(error.contains(others), "{error}");
+        assert_eq!(world.queue().status().expect("reads")[0].microshards.total(), 4, "nothing was added");
+        let mut swapped = items("en", [3, 4]);
+        (swapped[0].uri, swapped[1].uri) = (item("en", 4).uri, item("en", 3).uri);
+        assert_eq!(world.snapshot("run", &swapped, Every(2, false)).expect("each uri once").added, 2);
+        assert_sound(&world.queue());
+    }
+}
+
+#[test]
 fn names_that_a_killed_snapshot_left_behind_mislead_nobody() {
     let world = World::with(4, 2);
     world.snapshot("run", &items("en", 4..=5), Every(2, false)).expect("plans");

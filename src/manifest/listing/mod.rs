@@ -20,6 +20,7 @@ use anyhow::{Context, Result, bail};
 
 use super::{Record, Selection};
 use crate::error::shown_uri;
+use crate::store::uri::without_dots;
 use line::{Column, Columns, Lines};
 pub use results::ResultsWriter;
 
@@ -50,7 +51,7 @@ impl Listing {
             );
         };
         // Absolute, so that the uris of a directory mean the same from any directory.
-        let path = std::path::absolute(path).with_context(|| format!("failed to make {path} absolute"))?;
+        let path = without_dots(Path::new(path)).with_context(|| format!("failed to make {path} absolute"))?;
         Ok(Listing { path, kind, columns: Columns::default() })
     }
 
