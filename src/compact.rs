@@ -75,8 +75,16 @@ pub fn run(config: &Config, monitor: &dyn Monitor, interrupt: &Interrupt) -> Res
     let owner = start(&queue, store.as_ref(), &slots)?;
     let sources = Sources::new(config.store.clone(), config.threads);
     let stop = Stop::default();
-    let shared =
-        Shared { config, queue: &queue, store: store.as_ref(), sources: &sources, slots: &slots, stop: &stop, monitor, interrupt };
+    let shared = Shared {
+        config,
+        queue: &queue,
+        store: store.as_ref(),
+        sources: &sources,
+        slots: &slots,
+        stop: &stop,
+        monitor,
+        interrupt,
+    };
     monitor.event(&Event::Started { languages: languages(&queue, only)? });
     let mut total = total(&queue, only)?;
     // A snapshot may add shards in the very moment the last lane ends.

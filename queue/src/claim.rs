@@ -97,7 +97,7 @@ const PROMOTE: &str = "UPDATE shards SET state = 0, not_before = NULL WHERE shar
    (SELECT shard FROM shards INDEXED BY shards_waiting WHERE state = 1 AND not_before <= ?1 LIMIT 64)";
 
 /// A handful of rows a run: the counters, never the shards.
-const CHOOSE: &str = "SELECT g.grp, r.run, r.turn FROM groups g JOIN runs r ON r.run = g.run
+const CHOOSE: &str = "SELECT g.grp, r.run, r.turn FROM groups g INDEXED BY groups_pending JOIN runs r ON r.run = g.run
    WHERE g.pending > 0 AND (?1 IS NULL OR g.run = ?1) ORDER BY r.turn, g.work_left DESC, g.grp LIMIT 1";
 
 /// A turn is one shard, whatever it holds: manifests count rows, or don't. Runs that had nothing to claim, or were passed
@@ -129,11 +129,6 @@ const PLAIN_MEMBERS: &str = "SELECT seq, microshard_id, uri, rows, bytes, sha256
 const MEMBERS: &str = "SELECT m.seq, m.microshard_id, m.uri, m.rows, m.bytes, m.sha256, t.tries, t.since
    FROM microshards m LEFT JOIN troubles t ON t.seq = m.seq
    WHERE m.seq BETWEEN ?1 AND ?2 AND NOT EXISTS (SELECT 1 FROM exceptions e WHERE e.seq = m.seq) ORDER BY m.seq";
-
-/// The statements of a claim, for the test that reads their query plans.
-#[doc(hidden)]
-pub const STATEMENTS: [&str; 7] =
-    [PROMOTE, CLAIM_PENDING, CLAIM_BEGUN, CLAIM_EXPIRED, IS_PLAIN, PLAIN_MEMBERS, MEMBERS];
 
 /// A shard as the claiming update returns it.
 struct Claimed {

@@ -11,7 +11,7 @@ use crate::file::{Queue, SHORT, now_ms};
 use crate::intake::{Cut, GroupTotals, NameShard, NewSnapshot, Number, Planned, Planner, Size};
 use crate::names::{Names, duplicate_id, duplicate_uri};
 use crate::reopening::Ranges;
-use crate::staging::{Item, Staging};
+use crate::staging::{Item, NAME_MAX, Staging};
 
 const INSERT: &str = "INSERT INTO microshards(run, microshard_id, uri, rows, bytes, sha256, created_at, updated_at)
    VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
@@ -45,6 +45,12 @@ impl<'a> Copying<'a> {
     pub(crate) fn new(queue: &'a Queue, new: bool, snapshot: &NewSnapshot) -> Result<Copying<'a>> {
         let conn = &queue.conn;
         let path = &queue.path;
+        if snapshot.run_id.len() > NAME_MAX {
+            let bytes = snapshot.run_id.len();
+            return Err(Error::Input(format!(
+                "the run id has {bytes} bytes, at most {NAME_MAX} fit into the names of shards"
+            )));
+        }
         conn.execute_batch("BEGIN IMMEDIATE").named("write", path)?;
         conn.execute("INSERT INTO runs(run_id) VALUES(?1) ON CONFLICT DO NOTHING", [&snapshot.run_id])
             .named("write", path)?;

@@ -1,11 +1,17 @@
 //! Deaths that tests ask for: compiled only with the feature `test-faults`, which nothing but the tests has.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use rusqlite::StatementStatus;
 use rusqlite::trace::{TraceEvent, TraceEventCodes};
 
 use crate::file::Queue;
+
+thread_local! {
+    static SEEN: RefCell<Option<BTreeSet<String>>> = const { RefCell::new(None) };
+}
 
 static LEFT: AtomicI64 = AtomicI64::new(i64::MAX);
 
@@ -19,7 +25,19 @@ pub(crate) fn watched(mut queue: Queue) -> Queue {
     queue
 }
 
+/// Runs `work` and returns the SQL of every statement that queues opened by this thread ran in it; triggers' excepted.
+pub fn statements_of(work: impl FnOnce()) -> BTreeSet<String> {
+    SEEN.with_borrow_mut(|seen| *seen = Some(BTreeSet::new()));
+    work();
+    SEEN.take().unwrap_or_default()
+}
+
 fn count(event: TraceEvent<'_>) {
+    if let TraceEvent::Stmt(_, sql) = &event
+        && !sql.starts_with("--")
+    {
+        SEEN.with_borrow_mut(|seen| seen.as_mut().map(|seen| seen.insert((*sql).to_owned())));
+    }
     if matches!(event, TraceEvent::Stmt(..)) && LEFT.fetch_sub(1, Ordering::SeqCst) == 1 {
         std::process::abort();
     }

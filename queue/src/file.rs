@@ -45,7 +45,7 @@ impl Queue {
             return Err(Error::Foreign(path.to_owned()));
         }
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let conn = Connection::open_with_flags(path, flags).named("open", path)?;
+        let conn = Connection::open_with_flags(plain(path)?, flags).named("open", path)?;
         let queue = Queue { conn, path: real(path) };
         queue.check_ours().and_then(|()| queue.set_pragmas()).map_err(|error| queue.or_read_only(error))?;
         #[cfg(feature = "test-faults")]
@@ -58,7 +58,7 @@ impl Queue {
     pub(crate) fn create_new(path: &Path) -> Result<Queue> {
         check_sqlite()?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let conn = Connection::open_with_flags(path, flags).named("create", path)?;
+        let conn = Connection::open_with_flags(plain(path)?, flags).named("create", path)?;
         let queue = Queue { conn, path: path.to_owned() };
         #[cfg(feature = "test-faults")]
         let queue = crate::faults::watched(queue);
@@ -180,6 +180,11 @@ impl Queue {
 /// Unix time in milliseconds.
 pub fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
+}
+
+/// A path that SQLite takes for nothing but a path: `:memory:` and `file:x` mean something else to it.
+fn plain(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).named("find", path)
 }
 
 /// Removes a file of ours that an earlier process may have left.

@@ -128,7 +128,7 @@ impl Queue {
                AND (SELECT last FROM shards WHERE shard = ?1)",
             params![lease.shard],
         )?;
-        self.execute("UPDATE runner SET deaths = 0 WHERE deaths > 0", params![])?;
+        self.execute("UPDATE runner SET deaths = 0 WHERE one = 1 AND deaths > 0", params![])?;
         Ok(())
     }
 

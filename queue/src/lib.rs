@@ -39,11 +39,11 @@ mod sorter;
 mod staging;
 mod status;
 
-pub use claim::{Claimer, Job, LOST_MAX, Lease, Member, Pulse, STATEMENTS};
+pub use claim::{Claimer, Job, LOST_MAX, Lease, Member, Pulse};
 pub use error::{Error, Result};
 pub use failures::{FailedMicroshard, Retried, RetrySelection};
 #[cfg(feature = "test-faults")]
-pub use faults::die_at_statement;
+pub use faults::{die_at_statement, statements_of};
 pub use file::{Queue, now_ms};
 pub use finish::{DEFERRALS_MAX, Failure, Finish, Finished, Outcome, Receipt};
 pub use intake::{Cut, GroupTotals, Intake, NameShard, NewSnapshot, Number, Planned, Planner, Size, SizesPass};

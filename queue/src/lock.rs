@@ -2,10 +2,11 @@
 //! Side files stay when the lock is gone: removing them would let two processes lock two files of the same name.
 
 use std::fs::{File, TryLockError};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::error::{Named, Result};
+use crate::error::{Error, Named, Result};
 
 /// How often, and how far apart, a lock is tried before it counts as held.
 const LOOKS: u32 = 5;
@@ -41,8 +42,9 @@ impl Lock {
     /// Takes the lock.
     ///
     /// # Errors
-    /// Where the side file cannot be made.
+    /// Where the side file cannot be made, or the queue has more than one name.
     pub fn acquire(queue: &Path, kind: LockKind) -> Result<Acquired> {
+        refuse_second_names(&real(queue))?;
         let path = side_file(queue, kind);
         let file = File::options().create(true).truncate(false).write(true).open(&path).named("open", &path)?;
         // `is_held` has it for a moment when it looks: somebody's `status` must not look like a runner.
@@ -71,6 +73,32 @@ impl Lock {
             Err(TryLockError::Error(error)) => Err(error).named("lock", &path),
         }
     }
+}
+
+/// A lock is found by the queue's name: under another name of the same file another runner would not be seen.
+fn refuse_second_names(queue: &Path) -> Result<()> {
+    let names = || std::fs::metadata(queue).map_or(1, |metadata| metadata.nlink());
+    if names() > 1 {
+        // A snapshot that was killed while it gave a new queue its name leaves the old one.
+        remove_second_name(queue, &with_suffix(queue, ".loading"))?;
+    }
+    if names() > 1 {
+        return Err(Error::Input(format!(
+            "{} is one of {} hard links to the same queue, whose runners would not see each other: remove the others, or \
+             copy the queue while nothing is at work on it",
+            queue.display(),
+            names()
+        )));
+    }
+    Ok(())
+}
+
+fn remove_second_name(queue: &Path, other: &Path) -> Result<()> {
+    let file = |path: &Path| std::fs::symlink_metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
+    if file(other).is_some() && file(other) == file(queue) {
+        std::fs::remove_file(other).named("remove", other)?;
+    }
+    Ok(())
 }
 
 fn knows_no_locks(error: &std::io::Error) -> bool {

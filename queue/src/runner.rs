@@ -18,6 +18,8 @@ const DIED: &str = "the process died while decoding it";
 const QUIET_MS: i64 = 15_000;
 /// Where there are no locks, a runner that has been quiet for so long may be taken over.
 const TAKE_OVER_MS: i64 = 15 * 60_000;
+/// Longer than any wait that is asked for.
+const DEFERRED_MAX_MS: i64 = 3_600_000;
 
 /// Read at every start, and nothing is decoded before. CROSS JOIN, in the order of `troubles`: left to itself SQLite
 /// reads every microshard of the queue, so as not to sort. Public for the test that reads its query plan.
@@ -98,6 +100,7 @@ impl Queue {
 
     /// What was recovered, and the deaths in a row.
     fn take_over(&self, owner: &str, host: &str, suspects: &[i64]) -> Result<(Recovery, u32)> {
+        self.mend_times()?;
         let recovery = self.recover(suspects)?;
         let died = recovery.shards > 0;
         let deaths = self.runner()?.map_or(0, |runner| runner.deaths) + u32::from(died);
@@ -128,8 +131,9 @@ impl Queue {
         let shard: Option<i64> = self
             .conn
             .query_row(
-                "SELECT s.shard FROM shards s WHERE s.state = 0 AND s.first <= ?1 AND s.last >= ?1
-                   AND NOT EXISTS (SELECT 1 FROM exceptions WHERE seq = ?1)",
+                "SELECT s.shard FROM shards s
+                 WHERE s.shard = (SELECT shard FROM shards INDEXED BY shards_first WHERE first <= ?1 ORDER BY first DESC LIMIT 1)
+                   AND s.state = 0 AND s.last >= ?1 AND NOT EXISTS (SELECT 1 FROM exceptions WHERE seq = ?1)",
                 [seq],
                 |row| row.get(0),
             )
@@ -167,8 +171,18 @@ impl Queue {
         Ok(())
     }
 
+    /// Nothing is deferred for so long: such a time comes from before the clock was set back.
+    fn mend_times(&self) -> Result<()> {
+        self.execute(
+            "UPDATE shards SET not_before = ?1 WHERE state = 1 AND not_before > ?1 + ?2",
+            params![now_ms(), DEFERRED_MAX_MS],
+        )?;
+        Ok(())
+    }
+
     /// The runner's sign of life; `false` where another has taken over.
     pub(crate) fn beat(&self, owner: &str) -> Result<bool> {
+        self.mend_times()?;
         let touched =
             self.execute("UPDATE runner SET beat_at = ?2 WHERE one = 1 AND owner = ?1", params![owner, now_ms()])?;
         Ok(touched == 1)

@@ -30,6 +30,8 @@ pub struct Item {
 
 /// 1 PiB: a size beyond it is a mistake of the manifest, and sums of such sizes would overflow.
 const BYTES_MAX: u64 = 1 << 50;
+/// Bytes of a language or a run id: with both, a shard's name must still be a file's.
+pub(crate) const NAME_MAX: usize = 100;
 
 /// A staged manifest.
 #[derive(Debug)]
@@ -50,6 +52,12 @@ impl Staging {
             let id = item.microshard_id.map_or_else(|| "a microshard".to_owned(), |id| format!("microshard {id}"));
             return Err(Error::Input(format!(
                 "the manifest says that {id} has {bytes} bytes: no object is that large"
+            )));
+        }
+        if item.language.len() > NAME_MAX {
+            let (id, bytes) = (item.microshard_id.map_or_else(String::new, |id| format!(" {id}")), item.language.len());
+            return Err(Error::Input(format!(
+                "the language of microshard{id} has {bytes} bytes, at most {NAME_MAX} fit into the names of shards"
             )));
         }
         let language = match self.languages.get(&item.language) {

@@ -4,6 +4,9 @@ use std::io::{self, Write};
 
 use crate::monitor::human::one_line;
 
+/// What is wider stands out of its column.
+const WIDTH_MAX: usize = 200;
+
 /// Rows of cells under a heading.
 #[derive(Debug)]
 pub(super) struct Table {
@@ -26,7 +29,8 @@ impl Table {
     pub(super) fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {
-            self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0).min(WIDTH_MAX)
         };
         let widths: Vec<usize> = (0..columns).map(width).collect();
         for row in &self.rows {

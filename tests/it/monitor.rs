@@ -125,7 +125,7 @@ fn what_a_snapshot_adds_meanwhile_is_part_of_the_whole() {
     let Event::Started { languages } = started(&[("en", 1000, 0), ("fr", 3000, 0), ("en", 1000, 0)]) else { return };
     lines.event(&Event::Planned { languages });
     lines.tick(at(start, 10));
-    assert!(screen.text().contains(" 20 %  1,000/5,000 microshards"), "{}", screen.text());
+    assert!(screen.text().contains("20.0 %  1,000/5,000 microshards"), "{}", screen.text());
 }
 
 #[test]

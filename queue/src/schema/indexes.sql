@@ -8,3 +8,5 @@ CREATE INDEX shards_unsynced ON shards(shard)            WHERE state = 3 AND syn
 CREATE INDEX shards_first    ON shards(first);
 CREATE INDEX exceptions_shard ON exceptions(shard);
 CREATE INDEX exceptions_unsynced ON exceptions(seq)      WHERE state = 0 AND synced_at IS NULL AND refused IS NULL;
+CREATE INDEX groups_pending  ON groups(run)              WHERE pending > 0;
+CREATE INDEX runs_turn       ON runs(turn);
