@@ -80,6 +80,31 @@ fn the_log_of_a_queue_that_was_removed_never_becomes_part_of_a_new_one() {
 }
 
 #[test]
+fn a_queue_with_a_second_name_is_refused_for_whoever_writes() {
+    let world = World::with(4, 2);
+    let other = world.directory.path().join("other.db");
+    std::fs::hard_link(&world.path, &other).expect("links");
+    for path in [&world.path, &other] {
+        let error = Lock::acquire(path, LockKind::Runner).expect_err("two names").to_string();
+        assert!(error.contains("one of 2 hard links"), "{error}");
+        assert!(Intake::begin(path).is_err());
+        assert_eq!(Queue::open(path).expect("opens").status().expect("reads").len(), 1, "reading does no harm");
+    }
+    std::fs::remove_file(&other).expect("removes");
+    assert!(matches!(Lock::acquire(&world.path, LockKind::Runner), Ok(Acquired::Ours(_))));
+}
+
+#[test]
+fn the_second_name_that_a_killed_snapshot_left_is_removed() {
+    let world = World::with(4, 2);
+    let loading = world.directory.path().join("queue.db.loading");
+    std::fs::hard_link(&world.path, &loading).expect("links");
+    assert!(matches!(Lock::acquire(&world.path, LockKind::Runner), Ok(Acquired::Ours(_))));
+    assert!(!loading.exists());
+    assert_sound(&world.queue());
+}
+
+#[test]
 fn one_process_holds_a_lock_and_its_end_frees_it() {
     let world = World::with(4, 2);
     let runner = || Lock::acquire(&world.path, LockKind::Runner).expect("tries");

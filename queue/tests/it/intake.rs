@@ -230,6 +230,18 @@ fn a_size_that_no_object_has_is_an_error_that_names_the_microshard() {
 }
 
 #[test]
+fn a_language_or_run_that_no_file_name_can_hold_is_an_error() {
+    let world = World::new();
+    let long = "x".repeat(101);
+    let error = world.snapshot("run", &items(&long, [7]), Every(2, false)).expect_err("too long").to_string();
+    assert!(error.contains("the language of microshard 7 has 101 bytes"), "{error}");
+    let error = world.snapshot(&long, &items("en", [7]), Every(2, false)).expect_err("too long").to_string();
+    assert!(error.contains("the run id has 101 bytes"), "{error}");
+    assert!(!world.path.exists());
+    world.snapshot(&long[..100], &items(&long[..100], [7]), Every(2, false)).expect("fits");
+}
+
+#[test]
 fn two_snapshots_at_once_are_refused() {
     let world = World::with(4, 2);
     let _first = Intake::begin(&world.path).expect("begins");

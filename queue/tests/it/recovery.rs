@@ -1,6 +1,6 @@
 //! Runners that die: their claims are pending at once, suspects are tried again, and deaths are bounded.
 
-use microshard_queue::{DEATHS_MAX, Lock, LockKind, RunnerState};
+use microshard_queue::{DEATHS_MAX, Lock, LockKind, Outcome, RunnerState, now_ms};
 
 use crate::world::{World, assert_sound, claim, claim_at, finish, ids, published};
 
@@ -150,5 +150,20 @@ fn a_runner_that_could_not_start_leaves_the_queue_as_it_was_and_can_try_again() 
     other.execute_batch("DROP TRIGGER full").expect("nobody holds the write lock");
     assert_eq!(queue.start_runner("a", "h", &[]).expect("starts").shards, 1);
     assert_eq!(ids(&claim(&queue)), ids(&job));
+    assert_sound(&queue);
+}
+
+#[test]
+fn a_time_from_before_the_clock_was_set_back_is_not_waited_for() {
+    let world = World::with(4, 2);
+    let queue = world.queue();
+    let minute = 60_000;
+    for wait in [minute, 120 * minute] {
+        let deferred = Outcome::Deferred { until_ms: now_ms() + wait, why: "later".into(), progress: false };
+        finish(&queue, &claim(&queue).lease, deferred);
+    }
+    queue.start_runner("me", "host", &[]).expect("starts");
+    assert!(claim_at(&queue, now_ms()).is_some(), "two hours are longer than anything is deferred for");
+    assert!(claim_at(&queue, now_ms()).is_none(), "a minute is not");
     assert_sound(&queue);
 }
