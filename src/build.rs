@@ -4,14 +4,13 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 
-use memmap2::Mmap;
 use microshard_queue::Member;
 use sha2::{Digest as _, Sha256};
 
 use crate::fetch::Bodies;
 use crate::format::{BadInput, JsonlReader, JsonlWriter, Limits, RowReader, Rows, ShardWriter};
 use crate::slots::Slots;
-use crate::store::{Digest, Spool};
+use crate::store::{Digest, Digester, Spool};
 
 /// A shard that is open for more microshards.
 pub struct ShardBuilder<'a> {
@@ -19,7 +18,7 @@ pub struct ShardBuilder<'a> {
     slots: &'a Slots,
     limits: Limits,
     reader: JsonlReader,
-    writer: JsonlWriter,
+    writer: JsonlWriter<BufWriter<Digested>>,
     /// The next member to add.
     next: usize,
     built: Built,
@@ -54,8 +53,8 @@ impl<'a> ShardBuilder<'a> {
         level: i32,
         spool: &Spool,
     ) -> io::Result<ShardBuilder<'a>> {
-        let file: File = spool.file.try_clone()?;
-        let writer = JsonlWriter::create(Box::new(BufWriter::with_capacity(1 << 16, file)), level)?;
+        let digested = Digested { file: spool.file.try_clone()?, digester: Digester::default() };
+        let writer = JsonlWriter::create(BufWriter::with_capacity(1 << 16, digested), level)?;
         Ok(ShardBuilder {
             members,
             slots,
@@ -101,10 +100,28 @@ impl<'a> ShardBuilder<'a> {
         Ok(())
     }
 
-    /// Ends the shard's file and digests it.
-    pub fn finish(self, spool: &Spool) -> io::Result<(Built, Digest)> {
-        self.writer.finish()?.flush()?;
-        Ok((self.built, digest(&spool.file)?))
+    /// Ends the shard's file.
+    pub fn finish(self) -> io::Result<(Built, Digest)> {
+        let digested = self.writer.finish()?.into_inner().map_err(io::IntoInnerError::into_error)?;
+        Ok((self.built, digested.digester.finish()))
+    }
+}
+
+/// The spool file, and the digest of what was written to it.
+struct Digested {
+    file: File,
+    digester: Digester,
+}
+
+impl Write for Digested {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.digester.write_all(&bytes[..written])?;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
     }
 }
 
@@ -128,14 +145,4 @@ fn check_count(member: &Member, rows: &Rows<'_>) -> Result<(), BadInput> {
         }
         _ => Ok(()),
     }
-}
-
-/// Size and SHA-256 of a file of ours.
-pub fn digest(file: &File) -> io::Result<Digest> {
-    if file.metadata()?.len() == 0 {
-        return Ok(Digest { bytes: 0, sha256: Sha256::digest(b"").into() });
-    }
-    // SAFETY: the spool is a file of our own that nobody else knows the name of, and it is never truncated.
-    let map = unsafe { Mmap::map(file)? };
-    Ok(Digest { bytes: map.len() as u64, sha256: Sha256::digest(&map).into() })
 }

@@ -99,7 +99,7 @@ pub fn write(queue: &Queue, store: &dyn ObjectStore, output: &Output) -> Result<
     shards.reverse();
     shards.sort_by(|one, other| one.uri.cmp(&other.uri));
     shards.dedup_by(|one, other| one.uri == other.uri);
-    let options = Options { format: crate::format::JsonlWriter::EXTENSION.to_owned(), level: output.level };
+    let options = Options { format: crate::format::EXTENSION.to_owned(), level: output.level };
     let index = Index { version: VERSION, options, totals: Totals::of(&shards), shards };
     if before.as_ref() == Some(&index) {
         return Ok(());

@@ -9,7 +9,7 @@ use crate::build::{Built, Pause, ShardBuilder};
 use crate::config::Output;
 use crate::error::{StoreError, Trouble};
 use crate::fetch::{Bodies, Fetch, Fetched};
-use crate::format::{JsonlWriter, Limits};
+use crate::format::{EXTENSION, Limits};
 use crate::isolate::Gate;
 use crate::monitor::Event;
 use crate::naming;
@@ -78,7 +78,7 @@ pub fn run(job: &Job, bodies: &mut Bodies, tools: &Tools<'_>) -> Result<Finish, 
     if !tools.gate.wait(tools.fetch.patience.in_lane_max) {
         return Ok(work.end(after_suspects(job, tools)));
     }
-    let key = naming::shard_key(&job.language, &job.name, JsonlWriter::EXTENSION);
+    let key = naming::shard_key(&job.language, &job.name, EXTENSION);
     let spool = tools.store.spool(&key).map_err(output_trouble)?;
     let (built, digest) = match work.build(&spool, &key, tools)? {
         Build::Done(built, digest) => (built, digest),
@@ -123,7 +123,7 @@ impl Work<'_> {
             }
             self.job.lease.pulse.beat();
         }
-        let (built, digest) = tools.builders.install(|| shard.finish(spool)).map_err(spool_trouble)?;
+        let (built, digest) = tools.builders.install(|| shard.finish()).map_err(spool_trouble)?;
         Ok(Build::Done(built, digest))
     }
 

@@ -10,48 +10,50 @@ use super::{BadInput, Limits, RowReader, Rows, ShardWriter, decompress, lines};
 pub struct JsonlReader {
     context: DCtx<'static>,
     text: Vec<u8>,
-    rows: Vec<u8>,
+    repaired: Vec<u8>,
 }
 
 impl Default for JsonlReader {
     fn default() -> JsonlReader {
-        JsonlReader { context: DCtx::create(), text: Vec::new(), rows: Vec::new() }
+        JsonlReader { context: DCtx::create(), text: Vec::new(), repaired: Vec::new() }
     }
 }
 
 impl RowReader for JsonlReader {
     fn read(&mut self, object: &[u8], limits: Limits) -> Result<Rows<'_>, BadInput> {
         decompress(object, &mut self.text, &mut self.context, limits)?;
-        let count = lines::check_and_repair(&self.text, &mut self.rows)?;
-        Ok(Rows::Lines { text: &self.rows, count })
+        let (text, count) = lines::check_and_repair(&self.text, &mut self.repaired)?;
+        Ok(Rows::Lines { text, count })
     }
 }
 
+/// What the names of its shards end in.
+pub const EXTENSION: &str = "jsonl.zst";
+
 /// Writes a shard as one zstd frame.
-pub struct JsonlWriter {
-    encoder: zstd::stream::write::Encoder<'static, Box<dyn Write + Send>>,
+pub struct JsonlWriter<W: Write> {
+    encoder: zstd::stream::write::Encoder<'static, W>,
 }
 
-impl JsonlWriter {
-    /// What the names of its objects end in.
-    pub const EXTENSION: &'static str = "jsonl.zst";
-
+impl<W: Write> JsonlWriter<W> {
     /// Writes to `output` at a zstd `level` of 1 to 22.
-    pub fn create(output: Box<dyn Write + Send>, level: i32) -> io::Result<JsonlWriter> {
+    pub fn create(output: W, level: i32) -> io::Result<JsonlWriter<W>> {
         let mut encoder = zstd::stream::write::Encoder::new(output, level)?;
         encoder.include_checksum(true)?;
         Ok(JsonlWriter { encoder })
     }
 }
 
-impl ShardWriter for JsonlWriter {
+impl<W: Write> ShardWriter for JsonlWriter<W> {
+    type Output = W;
+
     fn append(&mut self, rows: Rows<'_>) -> io::Result<()> {
         match rows {
             Rows::Lines { text, .. } => self.encoder.write_all(text),
         }
     }
 
-    fn finish(self) -> io::Result<Box<dyn Write + Send>> {
+    fn finish(self) -> io::Result<W> {
         self.encoder.finish()
     }
 }

@@ -2,34 +2,44 @@
 //! missing last newline. The bytes of a row are otherwise kept as they are.
 
 use super::BadInput;
+use super::json::{self, DEPTH_MAX};
 
-/// Objects and arrays nested deeper than this break readers that recurse.
-const DEPTH_MAX: u32 = 128;
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// Checks `text` and writes its rows to `rows`, each ended by one `\n`; returns how many there are.
-pub(super) fn check_and_repair(text: &[u8], rows: &mut Vec<u8>) -> Result<u64, BadInput> {
-    rows.clear();
-    let body = text.strip_prefix(BOM).unwrap_or(text);
-    let skipped = text.len() - body.len();
-    check_utf8(body, skipped)?;
-    rows.reserve(body.len() + 1);
+/// Checks `text`; returns its rows, each ended by one `\n`, and how many there are. They are a part of `text` where nothing
+/// but its ends needs repair, else they are put together in `repaired`.
+pub(super) fn check_and_repair<'a>(text: &'a [u8], repaired: &'a mut Vec<u8>) -> Result<(&'a [u8], u64), BadInput> {
+    repaired.clear();
+    check_utf8(text)?;
+    let mut start = if text.starts_with(BOM) { BOM.len() } else { 0 };
+    // From here on rows are as they should be, and not in `repaired` yet.
+    let mut good = start;
     let mut count = 0;
-    let mut start = 0;
-    for (number, end) in (1_u64..).zip(memchr::memchr_iter(b'\n', body).chain([body.len()])) {
-        let Some(line) = body.get(start..end) else { break };
-        let place = Place { line: number, offset: skipped + start };
-        start = end + 1;
+    for number in 1_u64.. {
+        let Some(line) = text.get(start..).filter(|rest| !rest.is_empty()) else { break };
+        let line = &line[..memchr::memchr(b'\n', line).unwrap_or(line.len())];
+        let end = start + line.len();
         let row = without_cr(line);
-        if row.iter().all(u8::is_ascii_whitespace) {
-            continue;
+        let is_blank = row.iter().all(u8::is_ascii_whitespace);
+        if !is_blank {
+            check_row(row, Place { line: number, offset: start })?;
+            count += 1;
         }
-        check_row(row, place)?;
-        rows.extend_from_slice(row);
-        rows.push(b'\n');
-        count += 1;
+        if is_blank || row.len() < line.len() || end == text.len() {
+            repaired.extend_from_slice(&text[good..start]);
+            if !is_blank {
+                repaired.extend_from_slice(row);
+                repaired.push(b'\n');
+            }
+            good = text.len().min(end + 1);
+        }
+        start = end + 1;
     }
-    Ok(count)
+    if repaired.is_empty() {
+        return Ok((&text[good..], count));
+    }
+    repaired.extend_from_slice(&text[good..]);
+    Ok((repaired, count))
 }
 
 /// A row ends in `\n` alone; what CRLF leaves at its end is no part of it.
@@ -47,16 +57,21 @@ struct Place {
     offset: usize,
 }
 
-fn check_utf8(body: &[u8], skipped: usize) -> Result<(), BadInput> {
-    std::str::from_utf8(body).map(|_| ()).map_err(|error| {
+fn check_utf8(text: &[u8]) -> Result<(), BadInput> {
+    simdutf8::compat::from_utf8(text).map(|_| ()).map_err(|error| {
         let at = error.valid_up_to();
-        let line = memchr::memchr_iter(b'\n', &body[..at]).count() + 1;
-        BadInput::new(format!("line {line} is not UTF-8 (byte offset {})", skipped + at))
+        let line = memchr::memchr_iter(b'\n', &text[..at]).count() + 1;
+        BadInput::new(format!("line {line} is not UTF-8 (byte offset {at})"))
     })
 }
 
 /// One JSON object, and nothing after it.
 fn check_row(row: &[u8], place: Place) -> Result<(), BadInput> {
+    if json::is_object(row) { Ok(()) } else { judge(row, place) }
+}
+
+/// Finds out what is wrong with a row that was not accepted at once, or that nothing is.
+fn judge(row: &[u8], place: Place) -> Result<(), BadInput> {
     let bad = |what: &str| BadInput::new(format!("line {} {what} (byte offset {})", place.line, place.offset));
     if row.trim_ascii_start().first() != Some(&b'{') {
         return Err(bad("is not a JSON object"));

@@ -2,13 +2,14 @@
 //! is all or nothing: `RowReader::read` checks the whole of it before a row of it reaches a `ShardWriter` (I2).
 
 mod detect;
+mod json;
 mod jsonl;
 mod lines;
 
-use std::io::{self, Write};
+use std::io;
 
 pub use detect::{Compression, decompress};
-pub use jsonl::{JsonlReader, JsonlWriter};
+pub use jsonl::{EXTENSION, JsonlReader, JsonlWriter};
 
 /// What is wrong with an input: a sentence with line number and byte offset where there is one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -61,8 +62,10 @@ pub trait RowReader: Send {
 
 /// Writes a shard, one microshard's rows after another.
 pub trait ShardWriter {
+    /// Where the shard is written to.
+    type Output;
     /// Adds rows.
     fn append(&mut self, rows: Rows<'_>) -> io::Result<()>;
     /// Writes what is still held back and gives the underlying writer back.
-    fn finish(self) -> io::Result<Box<dyn Write + Send>>;
+    fn finish(self) -> io::Result<Self::Output>;
 }

@@ -120,7 +120,7 @@ fn a_reader_is_as_good_after_a_bad_object_as_before() {
 fn a_shard_is_one_frame_with_a_checksum() {
     let shared = tempfile::NamedTempFile::new().expect("creates");
     let file = shared.reopen().expect("opens");
-    let mut writer = JsonlWriter::create(Box::new(file), 3).expect("creates");
+    let mut writer = JsonlWriter::create(file, 3).expect("creates");
     for text in [b"{\"a\":1}\n", b"{\"a\":2}\n"] {
         writer.append(Rows::Lines { text, count: 1 }).expect("appends");
     }

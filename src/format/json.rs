@@ -1,0 +1,301 @@
+//! Whether a row is one JSON object, told quickly. Only a yes counts: what is not accepted here is judged, and explained,
+//! by a full parser. Strings are taken to be UTF-8.
+
+/// Objects and arrays nested deeper than this break readers that recurse: as many as `Nesting` has bits.
+pub(super) const DEPTH_MAX: u32 = u128::BITS;
+
+/// Whether `row` is certainly one JSON object, not nested too deep, with nothing but white space around it.
+pub(super) fn is_object(row: &[u8]) -> bool {
+    let mut rest = Rest(row);
+    rest.skip_space();
+    rest.0.first() == Some(&b'{') && rest.value().is_some() && rest.0.is_empty()
+}
+
+/// What is not read yet. Methods return `None` where it is not what they are for.
+struct Rest<'a>(&'a [u8]);
+
+/// Which brackets are open, the innermost in the lowest bit: 1 for an object.
+#[derive(Default)]
+struct Nesting {
+    objects: u128,
+    depth: u32,
+}
+
+impl Nesting {
+    fn open(&mut self, object: bool) -> Option<()> {
+        self.objects = (self.objects << 1) | u128::from(object);
+        self.depth += 1;
+        (self.depth <= DEPTH_MAX).then_some(())
+    }
+
+    fn close(&mut self, object: bool) -> Option<()> {
+        let matches = self.in_object() == object;
+        self.objects >>= 1;
+        self.depth = self.depth.checked_sub(1)?;
+        matches.then_some(())
+    }
+
+    fn in_object(&self) -> bool {
+        self.objects & 1 == 1
+    }
+}
+
+impl Rest<'_> {
+    /// A value and the white space around it.
+    fn value(&mut self) -> Option<()> {
+        let mut nesting = Nesting::default();
+        loop {
+            self.skip_space();
+            let opened = match self.0.first()? {
+                b'{' => Some(true),
+                b'[' => Some(false),
+                _ => None,
+            };
+            match opened {
+                Some(object) => {
+                    self.take(1)?;
+                    nesting.open(object)?;
+                    self.skip_space();
+                    if self.0.first() != Some(if object { &b'}' } else { &b']' }) {
+                        if object {
+                            self.key()?;
+                        }
+                        continue;
+                    }
+                }
+                None => self.scalar()?,
+            }
+            if self.after_value(&mut nesting)? {
+                return Some(());
+            }
+        }
+    }
+
+    /// Closes brackets up to the next comma; `true` where the outermost value has ended.
+    fn after_value(&mut self, nesting: &mut Nesting) -> Option<bool> {
+        loop {
+            self.skip_space();
+            if nesting.depth == 0 {
+                return Some(true);
+            }
+            match self.byte()? {
+                b',' if nesting.in_object() => {
+                    self.skip_space();
+                    self.key()?;
+                    return Some(false);
+                }
+                b',' => return Some(false),
+                b'}' => nesting.close(true)?,
+                b']' => nesting.close(false)?,
+                _ => return None,
+            }
+        }
+    }
+
+    fn key(&mut self) -> Option<()> {
+        self.string()?;
+        self.skip_space();
+        (self.byte()? == b':').then_some(())
+    }
+
+    fn scalar(&mut self) -> Option<()> {
+        match self.0.first()? {
+            b'"' => self.string(),
+            b't' => self.word(b"true"),
+            b'f' => self.word(b"false"),
+            b'n' => self.word(b"null"),
+            _ => self.number(),
+        }
+    }
+
+    fn string(&mut self) -> Option<()> {
+        if self.byte()? != b'"' {
+            return None;
+        }
+        loop {
+            self.0 = &self.0[plain(self.0)..];
+            match self.byte()? {
+                b'"' => return Some(()),
+                b'\\' => self.escape()?,
+                _ => return None,
+            }
+        }
+    }
+
+    fn escape(&mut self) -> Option<()> {
+        match self.byte()? {
+            b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => Some(()),
+            b'u' => self.take(4)?.iter().all(u8::is_ascii_hexdigit).then_some(()),
+            _ => None,
+        }
+    }
+
+    fn number(&mut self) -> Option<()> {
+        if self.0.first() == Some(&b'-') {
+            self.take(1)?;
+        }
+        match self.byte()? {
+            b'0' => {}
+            b'1'..=b'9' => self.skip_digits(),
+            _ => return None,
+        }
+        if self.0.first() == Some(&b'.') {
+            self.take(1)?;
+            self.digits()?;
+        }
+        if let Some(b'e' | b'E') = self.0.first() {
+            self.take(1)?;
+            if let Some(b'+' | b'-') = self.0.first() {
+                self.take(1)?;
+            }
+            self.digits()?;
+        }
+        Some(())
+    }
+
+    /// One digit or more.
+    fn digits(&mut self) -> Option<()> {
+        self.byte()?.is_ascii_digit().then(|| self.skip_digits())
+    }
+
+    fn skip_digits(&mut self) {
+        while let [b'0'..=b'9', rest @ ..] = self.0 {
+            self.0 = rest;
+        }
+    }
+
+    fn skip_space(&mut self) {
+        while let [b' ' | b'\t' | b'\n' | b'\r', rest @ ..] = self.0 {
+            self.0 = rest;
+        }
+    }
+
+    fn word(&mut self, word: &[u8]) -> Option<()> {
+        self.0 = self.0.strip_prefix(word)?;
+        Some(())
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.0.split_off_first().copied()
+    }
+
+    fn take(&mut self, count: usize) -> Option<&[u8]> {
+        self.0.split_off(..count)
+    }
+}
+
+/// How many bytes from the start need no attention in a string: no quote, no backslash, no control character. Eight at a
+/// time; the lowest byte that is marked is always marked rightly.
+fn plain(bytes: &[u8]) -> usize {
+    const ONES: u64 = u64::MAX / 0xff;
+    let below = |word: u64, limit: u8| word.wrapping_sub(ONES * u64::from(limit)) & !word & (ONES << 7);
+    let equal = |word: u64, byte: u8| below(word ^ (ONES * u64::from(byte)), 1);
+    let (chunks, rest) = bytes.as_chunks::<8>();
+    for (index, chunk) in chunks.iter().enumerate() {
+        let word = u64::from_le_bytes(*chunk);
+        let marked = below(word, b' ') | equal(word, b'"') | equal(word, b'\\');
+        if marked != 0 {
+            return index * 8 + marked.trailing_zeros() as usize / 8;
+        }
+    }
+    let stop = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | ..b' '));
+    bytes.len() - rest.len() + stop.unwrap_or(rest.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_object;
+
+    fn parses(row: &[u8]) -> bool {
+        row.trim_ascii_start().starts_with(b"{") && serde_json::from_slice::<serde::de::IgnoredAny>(row).is_ok()
+    }
+
+    #[test]
+    fn what_json_is_is_told_at_once() {
+        let deepest = format!("{}1{}", "{\"a\":".repeat(128), "}".repeat(128));
+        for row in [
+            r#"{}"#,
+            r#" { "a" : [ ] , "b" : { } } "#,
+            r#"{"a":[1,-0,0.5,1e9,-12.50E+3,true,false,null,"",[[{}]]],"b":"\u00e9\"\\\/\b\f\n\r\t é 日本語"}"#,
+            r#"{"a":"a long text, longer than eight bytes, with \"quotes\" and nothing else"}"#,
+            deepest.as_str(),
+        ] {
+            assert!(is_object(row.as_bytes()), "{row}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_json_or_too_deep_is_never_accepted() {
+        let too_deep = format!("{}1{}", "{\"a\":".repeat(129), "}".repeat(129));
+        for row in [
+            "",
+            " ",
+            "[]",
+            "1",
+            "{",
+            "}",
+            "{}}",
+            "{}{}",
+            "{]",
+            "[}",
+            "{\"a\"}",
+            "{\"a\":}",
+            "{\"a\":1,}",
+            "{,}",
+            "{\"a\":[1,]}",
+            "{\"a\":[,1]}",
+            "{\"a\":01}",
+            "{\"a\":1.}",
+            "{\"a\":.5}",
+            "{\"a\":+1}",
+            "{\"a\":1e}",
+            "{\"a\":-}",
+            "{\"a\":tru}",
+            "{\"a\":NaN}",
+            "{\"a\":'b'}",
+            "{a:1}",
+            "{\"a\":\"\\x\"}",
+            "{\"a\":\"\\u12g4\"}",
+            "{\"a\":\"\t\"}",
+            "{\"a\":\"b}",
+            "{\"a\":1 2}",
+            "{\"a\" 1}",
+            "{1:1}",
+            "{\"a\":[1}",
+            "{\"a\":{\"b\":1]}",
+            "{\"a\":\"1234567\n\"}",
+            too_deep.as_str(),
+        ] {
+            assert!(!is_object(row.as_bytes()), "{row}");
+        }
+    }
+
+    #[test]
+    fn whatever_is_done_to_a_row_nothing_is_accepted_that_does_not_parse_and_little_else_is_refused() {
+        let row = r#"{"id":"s-1","start":0.81,"end":-4.9e-1,"ok":[true,false,null,{}],"text":"a \"b\" \u00e9 é","t":[1,20,[]]}"#;
+        let mut random = fastrand::Rng::with_seed(11);
+        let alphabet = b"{}[]\",:\\u0019eE+-. tfn\x00\x1f\xc3";
+        let (mut accepted, mut parsed) = (0, 0);
+        for _ in 0..300_000 {
+            let mut row = row.as_bytes().to_vec();
+            for _ in 0..random.usize(1..4) {
+                let at = random.usize(..row.len());
+                match random.u8(..4) {
+                    0 => drop(row.remove(at)),
+                    1 => row.insert(at, alphabet[random.usize(..alphabet.len())]),
+                    2 => row[at] = alphabet[random.usize(..alphabet.len())],
+                    _ => row.swap(at, random.usize(..at + 1)),
+                }
+            }
+            // The text around it is UTF-8, or is refused before.
+            if std::str::from_utf8(&row).is_err() {
+                continue;
+            }
+            let (quick, full) = (is_object(&row), parses(&row));
+            assert!(full || !quick, "{}", String::from_utf8_lossy(&row));
+            accepted += u32::from(quick);
+            parsed += u32::from(full);
+        }
+        assert!(accepted > 10_000 && accepted == parsed, "{accepted} of {parsed}");
+    }
+}
