@@ -14,6 +14,7 @@ mod faulty;
 mod formats;
 mod kills;
 mod listing;
+mod lost_claims;
 mod manifest_claim;
 mod manifest_connect;
 mod manifest_init;
