@@ -39,4 +39,5 @@ mod store_sources;
 mod store_uri;
 mod supervisor;
 mod tidy;
+mod verify;
 mod world;
