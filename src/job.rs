@@ -232,8 +232,8 @@ fn unlogged(key: &str, error: microshard_queue::Error) -> StoreError {
 fn input_trouble(error: StoreError) -> RunError {
     let advice = match error.trouble {
         Trouble::Gone => {
-            ": no object has been served so far and many are missing; is --source right? If so, snapshot into a new queue \
-             with the right one; no microshard was failed for it"
+            ": no object has been served so far and many are missing; is --source right? If not, run `compact-local release`, \
+             then snapshot again with the right one; no microshard was failed for it"
         }
         Trouble::Denied => ": it serves hardly any object to us; check credentials and permissions, then run again",
         Trouble::Misconfigured => ": set this right, then run again; no microshard was failed for it",

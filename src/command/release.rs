@@ -6,8 +6,8 @@ use anyhow::{Result, bail};
 use microshard_queue::{Acquired, Lock, LockKind, Queue};
 use serde_json::json;
 
-use super::{Exit, claims};
 use super::sync_back::connect;
+use super::{Exit, claims};
 use crate::cli;
 use crate::manifest::{Held, HolderFile};
 

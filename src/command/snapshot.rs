@@ -182,7 +182,7 @@ fn item(record: &Record, base: Option<&Location>) -> Result<Item> {
     })
 }
 
-/// What was taken, in one or two sentences.
+/// What was taken, in a few sentences.
 pub(super) fn summary(planned: &Planned) -> String {
     let rows = planned.rows.map_or_else(|| "an unknown number of".to_owned(), human::count);
     let mut text = format!(
@@ -192,10 +192,18 @@ pub(super) fn summary(planned: &Planned) -> String {
         human::count(planned.shards)
     );
     if planned.added + planned.known == 0 {
-        text += " The manifest has nothing pending there: check --run-id and --language, or all of it is done.";
+        text +=
+            " The manifest has nothing pending there: check --run-id and --language, or all of it is done, or claimed.";
     }
     if planned.known > 0 {
         text += &format!(" {} were in the queue already.", human::count(planned.known));
+    }
+    if planned.known_elsewhere > 0 {
+        text += &format!(
+            " {} of these have other uris now (another --source?), which are not taken: to read what is not built yet from \
+             there, run `compact-local release`, then this snapshot again.",
+            human::count(planned.known_elsewhere)
+        );
     }
     if planned.held > 0 {
         text += &format!(" {} microshards are held back as remainders.", human::count(planned.held));
