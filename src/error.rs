@@ -28,6 +28,18 @@ pub enum Trouble {
     Local,
 }
 
+impl Trouble {
+    /// Whether another try, some time later, may go well.
+    pub fn is_passing(self) -> bool {
+        matches!(self, Trouble::Transient | Trouble::Throttled(_) | Trouble::Unreachable)
+    }
+
+    /// How long the origin asked to be left alone.
+    pub fn asked(self) -> Duration {
+        if let Trouble::Throttled(Some(asked)) = self { asked } else { Duration::ZERO }
+    }
+}
+
 /// A failed operation on one object.
 #[derive(Debug)]
 pub struct StoreError {

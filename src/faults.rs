@@ -2,8 +2,18 @@
 
 /// Dies, as a decoder with a bug would, on the microshard that the environment names.
 pub(crate) fn before_decode(microshard_id: i64) {
-    let asked = std::env::var("COMPACT_LOCAL_TEST_DIE_ON").ok().and_then(|id| id.parse().ok());
-    if asked == Some(microshard_id) {
+    if asked("COMPACT_LOCAL_TEST_DIE_ON") == Some(microshard_id) {
         std::process::abort();
     }
+}
+
+/// Dies, as a killed snapshot would, when the manifest gives it the microshard that the environment names.
+pub(crate) fn before_take(microshard_id: i64) {
+    if asked("COMPACT_LOCAL_TEST_DIE_TAKING") == Some(microshard_id) {
+        std::process::abort();
+    }
+}
+
+fn asked(variable: &str) -> Option<i64> {
+    std::env::var(variable).ok().and_then(|id| id.parse().ok())
 }

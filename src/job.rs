@@ -1,8 +1,6 @@
 //! One job, from its claim to its outcome, top to bottom: fetch, build, publish. What goes wrong with a microshard or a
 //! shard is data, an outcome; what goes wrong with the run is an error, and fails nothing.
 
-use std::time::Duration;
-
 use microshard_queue::{Client, Failure, Finish, Job, Outcome, Receipt, now_ms};
 
 use crate::build::{Built, Pause, ShardBuilder};
@@ -133,7 +131,7 @@ impl Work<'_> {
         let member = &self.job.members[index];
         match tools.fetch.fetch_again(member) {
             Ok(body) => self.bodies.set(member.seq, body),
-            Err(error) if is_passing(&error) => {
+            Err(error) if error.trouble.is_passing() => {
                 self.bodies.remove(member.seq);
                 return Ok(Some(deferred(self.job, &error, tools)));
             }
@@ -187,7 +185,7 @@ fn publish(
     };
     match tools.store.put(key, spool, digest, &Uploads(tools.queue)) {
         Ok(()) => Ok(Outcome::Published(receipt)),
-        Err(error) if is_passing(&error) && job.deferrals < tools.fetch.patience.tries_max => {
+        Err(error) if error.trouble.is_passing() && job.deferrals < tools.fetch.patience.tries_max => {
             Ok(deferred(job, &error, tools))
         }
         Err(error) => Err(output_trouble(error)),
@@ -196,8 +194,7 @@ fn publish(
 
 /// The job is taken up again later: because of its output, or of a single object.
 fn deferred(job: &Job, error: &StoreError, tools: &Tools<'_>) -> Outcome {
-    let asked = if let Trouble::Throttled(Some(asked)) = error.trouble { asked } else { Duration::ZERO };
-    let wait = tools.fetch.patience.deferral(job.deferrals).max(asked);
+    let wait = tools.fetch.patience.deferral(job.deferrals).max(error.trouble.asked());
     Outcome::Deferred { until_ms: now_ms() + wait.as_millis() as i64, why: error.to_string(), progress: false }
 }
 
@@ -206,10 +203,6 @@ fn after_suspects(job: &Job, tools: &Tools<'_>) -> Outcome {
     let wait = tools.fetch.patience.deferral(job.deferrals);
     let why = "a microshard that the process died on is tried alone before anything else is decoded".to_owned();
     Outcome::Deferred { until_ms: now_ms() + wait.as_millis() as i64, why, progress: true }
-}
-
-fn is_passing(error: &StoreError) -> bool {
-    matches!(error.trouble, Trouble::Transient | Trouble::Throttled(_) | Trouble::Unreachable)
 }
 
 /// The queue keeps the record of uploads in parts.
@@ -239,8 +232,8 @@ fn unlogged(key: &str, error: microshard_queue::Error) -> StoreError {
 fn input_trouble(error: StoreError) -> RunError {
     let advice = match error.trouble {
         Trouble::Gone => {
-            ": no object has been served so far and many are missing; is --source right? If so, snapshot into a new queue \
-             with the right one; no microshard was failed for it"
+            ": no object has been served so far and many are missing; is --source right? If not, run `compact-local release`, \
+             then snapshot again with the right one; no microshard was failed for it"
         }
         Trouble::Denied => ": it serves hardly any object to us; check credentials and permissions, then run again",
         Trouble::Misconfigured => ": set this right, then run again; no microshard was failed for it",

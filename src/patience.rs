@@ -62,6 +62,13 @@ impl Patience {
         ceiling.mul_f64(fastrand::f64())
     }
 
+    /// The wait before a vain request is repeated by whoever has nothing else to do: first a short one, then as long as
+    /// deferrals are.
+    pub fn repeat(&self, tries: u32, trouble: Trouble) -> Duration {
+        let asked = trouble.asked().min(self.retry_after_max);
+        if tries <= 1 { self.quick(asked) } else { self.deferral(tries - 2).max(asked) }
+    }
+
     /// Whether an origin is given up: it has served nothing for long, however often it was asked.
     pub fn origin_is_lost(&self, tally: &Tally, trouble: Trouble) -> bool {
         let silent_for = tally.silent_since.map_or(Duration::ZERO, |since| since.elapsed());

@@ -9,7 +9,8 @@ use sha2::{Digest, Sha256};
 use crate::config::Output;
 use crate::error::shown_uri;
 use crate::format::{JsonlReader, Limits, RowReader, Rows};
-use crate::store::{GetOptions, ObjectStore, Sources};
+use crate::patience::Patience;
+use crate::store::{GetOptions, ObjectStore, Reader, Sources};
 
 /// A shard is read whole; larger ones than this were not written by us.
 const SHARD_BYTES_MAX: u64 = 16 << 30;
@@ -22,6 +23,8 @@ pub struct Verifier<'a> {
     pub sources: Option<&'a Arc<Sources>>,
     /// What shards are like.
     pub output: &'a Output,
+    /// How long to wait for a microshard.
+    pub patience: &'a Patience,
 }
 
 /// What was found of one shard.
@@ -88,9 +91,8 @@ impl Verifier<'_> {
             let named = |what: &dyn std::fmt::Display| {
                 format!("microshard {} ({}): {what}", member.microshard_id, shown_uri(&member.uri))
             };
-            let options = GetOptions { bytes_max, fresh: false };
-            if let Err(error) = source.get(&member.uri, &mut object, options) {
-                verified.not_compared = Some(error.to_string());
+            if let Err(why) = self.get(sources, &mut source, member, &mut object) {
+                verified.not_compared = Some(why);
                 return Ok(());
             }
             let Rows::Lines { text: rows, .. } =
@@ -99,5 +101,29 @@ impl Verifier<'_> {
                 text.strip_prefix(rows).ok_or_else(|| named(&"its rows are not where they should be in the shard"))?;
         }
         if text.is_empty() { Ok(()) } else { Err("has rows that no microshard has".to_owned()) }
+    }
+
+    /// As patient with passing trouble as `run` is, and no more: an origin that is lost for all is asked once for each.
+    fn get(
+        &self,
+        sources: &Arc<Sources>,
+        source: &mut Reader,
+        member: &Member,
+        object: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        let mut tries = 0;
+        loop {
+            let options = GetOptions { bytes_max: self.output.max_microshard_bytes, fresh: tries > 0 };
+            let Err(error) = source.get(&member.uri, object, options) else { return Ok(()) };
+            tries += 1;
+            if !error.trouble.is_passing() {
+                return Err(error.to_string());
+            }
+            let tally = sources.tally(&member.uri).map_err(|error| error.to_string())?;
+            if tries >= self.patience.tries_max || self.patience.origin_is_lost(&tally, error.trouble) {
+                return Err(format!("{error} ({tries} tries)"));
+            }
+            std::thread::sleep(self.patience.repeat(tries, error.trouble));
+        }
     }
 }

@@ -125,8 +125,11 @@ impl<'a> Copying<'a> {
                 conn.execute_batch("BEGIN IMMEDIATE").named("write", path)?;
                 begun = Instant::now();
             }
-            if self.names.is_none() && self.is_known(item)? {
+            if self.names.is_none()
+                && let Some(same_uri) = self.known(item)?
+            {
                 self.planned.known += 1;
+                self.planned.known_elsewhere += u64::from(!same_uri);
                 return Ok(());
             }
             self.insert(&mut insert, item)
@@ -138,28 +141,29 @@ impl<'a> Copying<'a> {
         self.names.take().map_or(Ok(()), |mut names| self.queue.check_unique(&mut names))
     }
 
-    /// Whether an earlier snapshot brought this microshard. The same id or uri twice in one manifest is an error.
-    fn is_known(&self, item: &Item) -> Result<bool> {
+    /// Whether an earlier snapshot brought this microshard, and then whether with the same uri. The same id or uri twice in
+    /// one manifest is an error.
+    fn known(&self, item: &Item) -> Result<Option<bool>> {
         if let Some(id) = item.microshard_id
-            && let Some(seq) = self.queue.with_id(self.run, id)?
+            && let Some((seq, same_uri)) = self.queue.with_id(self.run, id, &item.uri)?
         {
             if seq >= self.first_new {
                 return Err(duplicate_id(id));
             }
             if !self.reopened.contain(seq) {
-                return Ok(true);
+                return Ok(Some(same_uri));
             }
             // It is planned anew, and the manifest may have given it another uri meanwhile.
             return match self.queue.with_uri(self.run, &item.uri)? {
                 Some((seq, other)) if !self.reopened.contain(seq) => Err(duplicate_uri(other, id)),
-                _ => Ok(false),
+                _ => Ok(None),
             };
         }
         match (self.queue.with_uri(self.run, &item.uri)?, item.microshard_id) {
             (Some((_, other)), Some(id)) => Err(duplicate_uri(other, id)),
             (Some((seq, other)), None) if seq >= self.first_new => Err(duplicate_uri(other, self.next_id)),
-            (Some((seq, _)), None) => Ok(!self.reopened.contain(seq)),
-            (None, _) => Ok(false),
+            (Some((seq, _)), None) => Ok((!self.reopened.contain(seq)).then_some(true)),
+            (None, _) => Ok(None),
         }
     }
 

@@ -93,6 +93,8 @@ pub struct Planned {
     pub added: u64,
     /// Microshards that were there already.
     pub known: u64,
+    /// Of the known, those that the manifest lists under another uri than the queue has, which stays as it is.
+    pub known_elsewhere: u64,
     /// Shards planned, those held included.
     pub shards: u64,
     /// Microshards held back as remainders.

@@ -47,7 +47,7 @@ pub use faults::{die_at_statement, statements_of};
 pub use file::{Queue, now_ms};
 pub use finish::{DEFERRALS_MAX, Failure, Finish, Finished, Outcome, Receipt};
 pub use intake::{Cut, GroupTotals, Intake, NameShard, NewSnapshot, Number, Planned, Planner, Size, SizesPass};
-pub use lock::{Acquired, Lock, LockKind, with_suffix};
+pub use lock::{Acquired, Lock, LockKind, real, with_suffix};
 pub use results::{Consumed, MicroshardState, PlannedShard, Snapshot, UnsyncedFailure};
 pub use runner::{DEATHS_MAX, Recovery, Runner, RunnerState, SUSPECTS};
 pub use service::{Claimed, Client, LEASE, Request};

@@ -119,7 +119,7 @@ fn side_file(queue: &Path, kind: LockKind) -> PathBuf {
 }
 
 /// The file behind a symbolic link: one queue has one name, and so one lock.
-pub(crate) fn real(queue: &Path) -> PathBuf {
+pub fn real(queue: &Path) -> PathBuf {
     std::fs::canonicalize(queue).unwrap_or_else(|_| queue.to_owned())
 }
 

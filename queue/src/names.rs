@@ -158,14 +158,17 @@ impl Queue {
         self.add_name(uri_hash(run, uri), seq)
     }
 
-    /// The newest microshard of the run with this id, by seq. The run is named.
-    pub(crate) fn with_id(&self, run: i64, id: i64) -> Result<Option<i64>> {
+    /// The newest microshard of the run with this id: its seq, and whether it has this uri. The run is named.
+    pub(crate) fn with_id(&self, run: i64, id: i64, uri: &str) -> Result<Option<(i64, bool)>> {
         self.conn
             .prepare_cached(
-                "SELECT m.seq FROM names n JOIN microshards m ON m.seq = n.seq
+                "SELECT m.seq, m.uri = ?4 FROM names n JOIN microshards m ON m.seq = n.seq
                  WHERE n.hash = ?1 AND m.run = ?2 AND m.microshard_id = ?3 ORDER BY n.seq DESC LIMIT 1",
             )
-            .and_then(|mut select| select.query_row([id_hash(run, id), run, id], |row| row.get(0)).optional())
+            .and_then(|mut select| {
+                let values = params![id_hash(run, id), run, id, uri];
+                select.query_row(values, |row| Ok((row.get(0)?, row.get(1)?))).optional()
+            })
             .named("read", &self.path)
     }
 
@@ -186,7 +189,7 @@ impl Queue {
     /// The newest microshard of the run that has the item's id, or else its uri. The run is named.
     pub(crate) fn find(&self, run: i64, item: &Item) -> Result<Option<i64>> {
         if let Some(id) = item.microshard_id
-            && let Some(seq) = self.with_id(run, id)?
+            && let Some((seq, _)) = self.with_id(run, id, &item.uri)?
         {
             return Ok(Some(seq));
         }

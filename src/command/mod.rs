@@ -12,6 +12,7 @@ mod status;
 mod sync_back;
 mod verify;
 mod demo;
+mod claims;
 mod table;
 
 use std::io::Write;

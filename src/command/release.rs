@@ -6,43 +6,79 @@ use anyhow::{Result, bail};
 use microshard_queue::{Acquired, Lock, LockKind, Queue};
 use serde_json::json;
 
-use super::Exit;
 use super::sync_back::connect;
+use super::{Exit, claims};
 use crate::cli;
-use crate::manifest::Held;
+use crate::manifest::{Held, HolderFile};
 
 pub(super) fn run(args: &cli::SyncBack, out: &mut dyn Write) -> Result<Exit> {
     let path = &args.queue.queue.queue;
+    let mut released = Released::default();
+    if !path.exists() && give_back_lost(args, &mut released)? {
+        // The first snapshot was killed: there is no queue.
+        return released.print(args.queue.json, out);
+    }
     let queue = Queue::open(path)?;
     // A runner would go on with what is given away here.
     let Acquired::Ours(_lock) = Lock::acquire(path, LockKind::Runner)? else {
         bail!("a runner is at work on {}: stop it first (Ctrl-C), then release", path.display());
     };
+    refuse_unsynced(&queue)?;
+    give_back_lost(args, &mut released)?;
     // A snapshot would tell what is given away as known, and then take it apart without having copied it.
     let Acquired::Ours(_intake) = Lock::acquire(path, LockKind::Intake)? else {
         bail!("a snapshot or retry is at work on {}: wait for it to end, then release", path.display());
     };
-    let (mut microshards, mut rows, mut slices) = (0, 0, 0);
-    refuse_unsynced(&queue)?;
     for snapshot in queue.snapshots()? {
         // The queue first: should the second half fail, the lease runs out, and nothing is worked twice.
         let mut ids = Vec::new();
-        microshards += queue.release_unworked(snapshot.snapshot, &mut |id| ids.push(id))?;
+        released.microshards += queue.release_unworked(snapshot.snapshot, &mut |id| ids.push(id))?;
         if let Held::Postgres { claim, server } = Held::parse(&snapshot.claim)? {
             let mut postgres = connect(args, &claim, &server)?;
-            rows += postgres.give_back(&claim, &mut ids.into_iter())?;
-            slices += postgres.release_slices(&claim)?;
+            released.rows += postgres.give_back(&claim, &mut ids.into_iter())?;
+            released.slices += postgres.release_slices(&claim)?;
         }
     }
-    if args.queue.json {
-        writeln!(out, "{}", json!({"microshards": microshards, "rows_given_back": rows, "slices_released": slices}))?;
-    } else {
-        writeln!(
-            out,
-            "{microshards} microshards are released; {rows} rows and {slices} slices went back to the manifest"
-        )?;
+    released.print(args.queue.json, out)
+}
+
+/// What was released.
+#[derive(Debug, Default)]
+struct Released {
+    microshards: u64,
+    rows: u64,
+    slices: u64,
+}
+
+impl Released {
+    fn print(&self, as_json: bool, out: &mut dyn Write) -> Result<Exit> {
+        let Released { microshards, rows, slices } = self;
+        if as_json {
+            let released = json!({"microshards": microshards, "rows_given_back": rows, "slices_released": slices});
+            writeln!(out, "{released}")?;
+        } else {
+            writeln!(
+                out,
+                "{microshards} microshards are released; {rows} rows and {slices} slices went back to the manifest"
+            )?;
+        }
+        Ok(Exit::Done)
     }
-    Ok(Exit::Done)
+}
+
+/// Gives back what a killed snapshot left claimed; whether one did.
+fn give_back_lost(args: &cli::SyncBack, released: &mut Released) -> Result<bool> {
+    let path = &args.queue.queue.queue;
+    if !HolderFile::of(path).path().exists() {
+        return Ok(false);
+    }
+    let Acquired::Ours(_lock) = Lock::acquire(path, LockKind::Intake)? else {
+        bail!("a snapshot is at work on {}: wait for it to end, then release", path.display());
+    };
+    let Some(given_back) = claims::give_back_lost(path, args.manifest.as_deref())? else { return Ok(false) };
+    released.rows += given_back.rows;
+    released.slices += given_back.slices;
+    Ok(true)
 }
 
 /// What is published but not written back would be built again by whoever takes what is released.

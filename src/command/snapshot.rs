@@ -7,10 +7,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use microshard_queue::{Intake, Item, NewSnapshot, Number, Planned, Queue};
 
-use super::Exit;
+use super::{Exit, claims};
 use crate::cli;
 use crate::manifest::listing::Listing;
-use crate::manifest::{Claim, ClaimMode, Held, Names, Postgres, Record, Selection, is_postgres};
+use crate::manifest::{Claim, ClaimMode, Held, HolderFile, Names, Postgres, Record, Selection, is_postgres};
 use crate::monitor::human;
 use crate::naming;
 use crate::plan::{Policy, Remainder};
@@ -72,14 +72,21 @@ fn take_postgres(path: &Path, args: &cli::Intake, hold: &Hold) -> Result<Planned
     let names = Names::from_args(&args.manifest.table, &args.manifest.shards_table, &args.manifest.column)?;
     let base = base(args)?;
     let mut intake = Intake::begin(path)?;
-    let mut postgres = Postgres::connect(args.manifest.manifest.as_deref(), names)?;
-    let selection = Selection { earlier: earlier_claims(path)?, ..selection(args) };
-    let claim = postgres.claim(&selection, hold.mode, hold.slices, hold.lease)?;
+    let manifest = args.manifest.manifest.as_deref();
+    claims::give_back_lost(path, manifest)?;
+    let mut postgres = Postgres::connect(manifest, names)?;
+    let selection = Selection { earlier: claims::on_record(path)?, ..selection(args) };
+    let claim = claims::take(path, &mut postgres, &selection, hold)?;
     let planned = postgres
-        .read(&claim, &selection, &mut |record| Ok(intake.add(&item(&record, base.as_ref())?)?))
+        .read(&claim, &selection, &mut |record| {
+            #[cfg(feature = "test-faults")]
+            record.microshard_id.into_iter().for_each(crate::faults::before_take);
+            Ok(intake.add(&item(&record, base.as_ref())?)?)
+        })
         .and_then(|_| plan_claimed(intake, &claim, &postgres, args));
     match planned {
         Ok(planned) => {
+            HolderFile::of(path).remove()?;
             give_back_held(path, &claim, &mut postgres)?;
             if planned.added == 0 && is_finished(path)? {
                 // Nothing was taken and nothing is left to do: nobody must wait for this claim to end.
@@ -88,10 +95,7 @@ fn take_postgres(path: &Path, args: &cli::Intake, hold: &Hold) -> Result<Planned
             Ok(planned)
         }
         // What this snapshot claimed must not wait for its lease to run out.
-        Err(error) => match postgres.abandon(&claim) {
-            Ok(_) => Err(error),
-            Err(second) => Err(error.context(format!("and the claim could not be given back ({second:#})"))),
-        },
+        Err(error) => Err(claims::abandon(path, &mut postgres, &claim, error)),
     }
 }
 
@@ -133,20 +137,6 @@ fn claim_mode(typed: cli::ClaimMode) -> ClaimMode {
 
 fn selection(args: &cli::Intake) -> Selection {
     Selection { run_id: args.run_id.clone(), languages: args.language.clone(), limit: args.limit, earlier: Vec::new() }
-}
-
-/// Who claimed for this queue before.
-fn earlier_claims(path: &Path) -> Result<Vec<String>> {
-    if !path.exists() {
-        return Ok(Vec::new());
-    }
-    let mut earlier = Vec::new();
-    for snapshot in Queue::open(path)?.snapshots()? {
-        if let Held::Postgres { claim, .. } = Held::parse(&snapshot.claim)? {
-            earlier.push(claim.claimed_by);
-        }
-    }
-    Ok(earlier)
 }
 
 fn base(args: &cli::Intake) -> Result<Option<Location>> {
@@ -192,7 +182,7 @@ fn item(record: &Record, base: Option<&Location>) -> Result<Item> {
     })
 }
 
-/// What was taken, in one or two sentences.
+/// What was taken, in a few sentences.
 pub(super) fn summary(planned: &Planned) -> String {
     let rows = planned.rows.map_or_else(|| "an unknown number of".to_owned(), human::count);
     let mut text = format!(
@@ -202,10 +192,18 @@ pub(super) fn summary(planned: &Planned) -> String {
         human::count(planned.shards)
     );
     if planned.added + planned.known == 0 {
-        text += " The manifest has nothing pending there: check --run-id and --language, or all of it is done.";
+        text +=
+            " The manifest has nothing pending there: check --run-id and --language, or all of it is done, or claimed.";
     }
     if planned.known > 0 {
         text += &format!(" {} were in the queue already.", human::count(planned.known));
+    }
+    if planned.known_elsewhere > 0 {
+        text += &format!(
+            " {} of these have other uris now (another --source?), which are not taken: to read what is not built yet from \
+             there, run `compact-local release`, then this snapshot again.",
+            human::count(planned.known_elsewhere)
+        );
     }
     if planned.held > 0 {
         text += &format!(" {} microshards are held back as remainders.", human::count(planned.held));

@@ -15,6 +15,7 @@ use crate::config::Output;
 use crate::hex;
 use crate::index::{self, Index};
 use crate::monitor::human;
+use crate::patience::Patience;
 use crate::store::{self, Sources, StoreSettings};
 use crate::verify::{Verified, Verifier};
 
@@ -33,7 +34,8 @@ pub(super) fn run(args: &cli::Verify, out: &mut dyn Write) -> Result<Exit> {
         wrong.extend(compare_index(&shards, index::read(store.as_ref())?.as_ref(), &queue.queue_id()?));
     }
     let sources = args.source.then(|| Sources::new(settings, threads));
-    let verifier = Verifier { store: store.as_ref(), sources: sources.as_ref(), output: &output };
+    let verifier =
+        Verifier { store: store.as_ref(), sources: sources.as_ref(), output: &output, patience: &Patience::default() };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().context("failed to start threads")?;
     // Each thread reads members with a connection of its own.
     let path = queue.path();

@@ -29,6 +29,19 @@ impl Postgres {
         slices: Option<u32>,
         lease: Duration,
     ) -> Result<Claim> {
+        self.claim_noted(selection, mode, slices, lease, &mut |_| Ok(()))
+    }
+
+    /// As `claim`; but first, where anything is going to be claimed, `note` is told who claims, so that a process killed
+    /// after it leaves no claim whose holder nobody knows. Only what comes later, number and slices, is not in it yet.
+    pub fn claim_noted(
+        &mut self,
+        selection: &Selection,
+        mode: ClaimMode,
+        slices: Option<u32>,
+        lease: Duration,
+        note: &mut dyn FnMut(&Claim) -> Result<()>,
+    ) -> Result<Claim> {
         let claimed_by = fresh_name();
         let until = format!("now() + {} * interval '1 microsecond'", lease.as_micros());
         self.repeat("claim microshards", |transaction, names, attempt| {
@@ -42,6 +55,9 @@ impl Postgres {
                 slices: Vec::new(),
                 names: names.clone(),
             };
+            if mode != ClaimMode::None {
+                note(&claim)?;
+            }
             if attempt > 0 {
                 // The last try may have been committed although its answer was lost: else that would be claimed twice.
                 release::everything(transaction, names, &claim)?;

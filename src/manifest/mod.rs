@@ -9,6 +9,7 @@ mod conninfo;
 mod copy;
 mod explain;
 mod held;
+mod holder;
 mod init;
 mod names;
 mod passfile;
@@ -24,6 +25,7 @@ mod sync;
 mod tls;
 
 pub use self::held::Held;
+pub use self::holder::HolderFile;
 pub use self::init::schema;
 pub use self::postgres::{Postgres, is_postgres};
 

@@ -39,12 +39,13 @@ impl Postgres {
         if claim.mode != ClaimMode::Slices {
             return Ok(0);
         }
-        self.repeat("release slices", |transaction, names, _| slices(transaction, names, claim))
+        self.repeat("release slices", |transaction, _, _| slices(transaction, &claim.names, claim))
     }
 
     /// Gives back everything that `claim` holds, rows and slices: for a snapshot that failed. Returns how many rows.
     pub fn abandon(&mut self, claim: &Claim) -> Result<u64> {
-        self.repeat("give the claim back", |transaction, names, _| everything(transaction, names, claim))
+        // By its own names: a claim that was lost may be of another table than this connection's.
+        self.repeat("give the claim back", |transaction, _, _| everything(transaction, &claim.names, claim))
     }
 }
 

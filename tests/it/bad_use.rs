@@ -156,6 +156,54 @@ fn a_uri_that_cannot_be_read_names_its_microshard() {
     assert_eq!(leased, 0, "slices that a failed snapshot kept");
 }
 
+/// A world whose manifest, the file and that in Postgres, has 30 microshards in one shard: a few that are missing are no
+/// sign of a wrong source.
+fn world_of_one_shard(database: &Database) -> World {
+    let world = World::with(vec![("DATABASE_URL", database.url.clone())]);
+    world.ok("init-manifest");
+    let generated = generated(&world.path("input"), 30, 0);
+    let mut reader = csv::Reader::from_path(&generated.manifest).unwrap();
+    let (header, lines) = (reader.headers().unwrap().clone(), reader.records().map(Result::unwrap).collect::<Vec<_>>());
+    let mut writer = csv::Writer::from_path(&generated.manifest).unwrap();
+    writer.write_record(&header).unwrap();
+    for line in lines {
+        let in_english = |(name, value)| if name == "language" { "en" } else { value };
+        writer.write_record(header.iter().zip(&line).map(in_english)).unwrap();
+    }
+    writer.flush().unwrap();
+    copy_manifest(&mut database.client(), &generated.manifest);
+    world
+}
+
+/// The queue holds what it took: until it is released no other snapshot gets it, nor with other uris.
+#[test]
+fn a_wrong_source_is_set_right_by_release_and_another_snapshot() {
+    let known = "30 of these have other uris now (another --source?)";
+    let claimed = "or all of it is done, or claimed";
+    for (how, told) in [("--claim slices", known), ("--claim rows", claimed), ("--manifest input/manifest.csv", known)]
+    {
+        let world = world_of_one_shard(&database());
+        world.ok(&format!("snapshot {how} --source elsewhere --queue queue.db"));
+        let stopped = world.run("run --output out --queue queue.db").ends(1).stderr;
+        assert!(stopped.contains("is --source right? If not, run `compact-local release`"), "{how}: {stopped}");
+
+        let ignored = world.ok(&format!("snapshot {how} --source input --queue queue.db"));
+        assert!(ignored.contains(told), "{how}: {ignored}");
+        world.ok("release --queue queue.db");
+        let taken = world.ok(&format!("snapshot {how} --source input --queue queue.db"));
+        assert!(taken.contains("30 microshards") && !taken.contains("other uris"), "{how}: {taken}");
+        world.ok("run --output out --queue queue.db");
+        assert_eq!(world.json("status --queue queue.db --json")["microshards"]["consumed"], 30, "{how}");
+    }
+}
+
+#[test]
+fn the_same_source_for_what_is_in_the_queue_already_is_no_news() {
+    let world = world();
+    let again = world.ok("snapshot --manifest input/manifest.csv --source input --queue queue.db");
+    assert!(again.contains("30 were in the queue already") && !again.contains("other uris"), "{again}");
+}
+
 #[test]
 fn an_output_that_cannot_be_written_stops_the_run_before_it_works() {
     let world = world();
