@@ -49,6 +49,9 @@ pub(super) fn summary(total: &GroupStatus) -> String {
         human::bytes(total.bytes_in),
         human::bytes(total.bytes_out)
     );
+    if shards.failed > 0 {
+        text += &format!(" {} shards came to nothing.", human::count(shards.failed));
+    }
     if microshards.failed > 0 {
         text += &format!(" {} microshards failed: see `compact-local failures`.", human::count(microshards.failed));
     }

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use microshard_queue::{GroupStatus, PlannedShard, Queue};
 use rayon::prelude::*;
 use serde_json::json;
@@ -21,13 +21,14 @@ use crate::verify::{Verified, Verifier};
 
 pub(super) fn run(args: &cli::Verify, out: &mut dyn Write) -> Result<Exit> {
     let queue = Queue::open(&args.queue.queue.queue)?;
+    let mut wrong = queue.check()?;
     let Some(output) = Output::of(&queue)? else {
+        ensure!(wrong.is_empty(), "{}", wrong.join("; "));
         bail!("nothing has been built yet: `compact-local run` comes before `verify`");
     };
     let settings = StoreSettings::from_args(&args.store)?;
     let store = store::open(&output.location, &settings, &queue.queue_id()?)?;
     let threads = args.threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
-    let mut wrong = queue.check()?;
     let shards = published(&queue)?;
     let missing = Missing::of(&queue)?;
     if missing.pending == 0 {
