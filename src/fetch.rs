@@ -60,7 +60,10 @@ impl Bodies {
 #[derive(Debug)]
 pub enum Fetched {
     /// Every member is there, or has failed.
-    All,
+    All {
+        /// How much of the time that a lane may sleep was slept.
+        slept: Duration,
+    },
     /// Some are worth waiting for, longer than a lane may.
     Later(Later),
     /// The run was told to stop.
@@ -123,7 +126,7 @@ impl Fetch<'_> {
         let mut missing: Vec<usize> =
             (0..job.members.len()).filter(|index| bodies.get(job.members[*index].seq).is_none()).collect();
         let mut fresh = false;
-        let mut waited = Duration::ZERO;
+        let mut slept = Duration::ZERO;
         loop {
             let Some(troubled) = self.fetch_once(job, &missing, fresh, bodies)? else { return Ok(Fetched::Stopped) };
             let mut again = Vec::new();
@@ -133,12 +136,12 @@ impl Fetch<'_> {
                     Verdict::Again(wait) => again.push((index, wait, error)),
                 }
             }
-            let Some(wait) = again.iter().map(|(_, wait, _)| *wait).max() else { return Ok(Fetched::All) };
+            let Some(wait) = again.iter().map(|(_, wait, _)| *wait).max() else { return Ok(Fetched::All { slept }) };
             let quick = self.patience.quick(wait);
-            if waited + quick > self.patience.in_lane_max || wait > self.patience.in_lane_max {
+            if slept + quick > self.patience.in_lane_max || wait > self.patience.in_lane_max {
                 return Ok(Fetched::Later(self.later(job, &again, bodies.0.len() > before)));
             }
-            waited += quick;
+            slept += quick;
             if self.stop.wait(quick) {
                 return Ok(Fetched::Stopped);
             }

@@ -65,15 +65,15 @@ enum Build {
 /// Works one job. `bodies` may hold what an earlier attempt fetched, and keeps what this one did.
 pub fn run(job: &Job, bodies: &mut Bodies, tools: &Tools<'_>) -> Result<Finish, RunError> {
     let mut work = Work { job, bodies, failures: Vec::new() };
-    match tools.fetch.fetch_all(job, work.bodies, &mut work.failures).map_err(input_trouble)? {
-        Fetched::All => {}
+    let slept = match tools.fetch.fetch_all(job, work.bodies, &mut work.failures).map_err(input_trouble)? {
+        Fetched::All { slept } => slept,
         Fetched::Stopped => return Ok(work.end(Outcome::Released)),
         Fetched::Later(later) => {
             let outcome = Outcome::Deferred { until_ms: later.until_ms, why: later.why, progress: later.progress };
             return Ok(Finish { outcome, failures: work.failures, troubles: later.troubles });
         }
-    }
-    if !tools.gate.wait(tools.fetch.patience.in_lane_max) {
+    };
+    if !tools.gate.wait(tools.fetch.patience.in_lane_max.saturating_sub(slept)) {
         return Ok(work.end(after_suspects(job, tools)));
     }
     let key = naming::shard_key(&job.language, &job.name, EXTENSION);
