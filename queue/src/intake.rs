@@ -84,6 +84,8 @@ pub struct NewSnapshot {
     pub number: Number,
     /// The caller's record of how the manifest is held.
     pub claim: String,
+    /// Remainders of earlier snapshots went back to the manifest: what it does not list now is somebody else's.
+    pub remainders_given_back: bool,
 }
 
 /// What a snapshot added.
@@ -145,7 +147,9 @@ impl Intake {
             let queue = Queue::open(&self.path)?;
             remove(&with_suffix(&self.path, ".loading"))?;
             queue.drop_unplanned()?;
-            queue.restage_held(&snapshot.run_id, &mut self.staging)?;
+            if !snapshot.remainders_given_back {
+                queue.restage_held(&snapshot.run_id, &mut self.staging)?;
+            }
             return Copying::new(&queue, false, snapshot)?.run(&mut self.staging, planner, name);
         }
         refuse_foreign_log(&self.path)?;

@@ -210,7 +210,12 @@ fn snapshot(path: &Path, ids: impl Iterator<Item = i64>) {
         let (language, uri) = (["de", "en"][id as usize % 2].to_owned(), format!("u{id}"));
         intake.add(&Item { microshard_id: Some(id), language, uri, ..Item::default() }).expect("adds");
     }
-    let snapshot = NewSnapshot { run_id: "run".into(), number: Number::From(0), claim: String::new() };
+    let snapshot = NewSnapshot {
+        run_id: "run".into(),
+        number: Number::From(0),
+        claim: String::new(),
+        remainders_given_back: false,
+    };
     intake.plan(&snapshot, &ByThree, &name).expect("plans");
 }
 

@@ -64,7 +64,12 @@ fn take_listing(path: &Path, args: &cli::Intake) -> Result<Planned> {
     let run_id = run_id.context("the listing holds nothing to take, so its run is unknown: name it with --run-id")?;
     let absolute = std::path::absolute(location).with_context(|| format!("failed to make {location} absolute"))?;
     let held = Held::Listing { listing: absolute.display().to_string() };
-    let snapshot = NewSnapshot { run_id, number: Number::From(0), claim: serde_json::to_string(&held)? };
+    let snapshot = NewSnapshot {
+        run_id,
+        number: Number::From(0),
+        claim: serde_json::to_string(&held)?,
+        remainders_given_back: false,
+    };
     Ok(intake.plan(&snapshot, &policy(&args.plan), &naming::shard_name)?)
 }
 
@@ -105,7 +110,12 @@ fn plan_claimed(intake: Intake, claim: &Claim, postgres: &Postgres, args: &cli::
         _ => Number::Given(claim.number),
     };
     let held = Held::Postgres { claim: claim.clone(), server: postgres.redacted() };
-    let snapshot = NewSnapshot { run_id: claim.run_id.clone(), number, claim: serde_json::to_string(&held)? };
+    let snapshot = NewSnapshot {
+        run_id: claim.run_id.clone(),
+        number,
+        claim: serde_json::to_string(&held)?,
+        remainders_given_back: claim.mode == ClaimMode::Rows,
+    };
     Ok(intake.plan(&snapshot, &policy(&args.plan), &naming::shard_name)?)
 }
 

@@ -78,7 +78,12 @@ impl World {
             intake.add(&item).expect("adds");
         }
         let policy = Policy { rows_max: 1000, bytes_max: None, microshards_max: None, remainder: Remainder::Spread };
-        let snapshot = NewSnapshot { run_id: "run".into(), number: Number::From(0), claim: String::new() };
+        let snapshot = NewSnapshot {
+            run_id: "run".into(),
+            number: Number::From(0),
+            claim: String::new(),
+            remainders_given_back: false,
+        };
         intake.plan(&snapshot, &policy, &naming::shard_name).expect("plans");
     }
 
@@ -295,7 +300,12 @@ fn microshards_without_rows_are_consumed_and_a_shard_without_rows_is_never_publi
         intake.add(&item).expect("adds");
     }
     let policy = Policy { rows_max: 1000, bytes_max: None, microshards_max: None, remainder: Remainder::Spread };
-    let snapshot = NewSnapshot { run_id: "run".into(), number: Number::From(0), claim: String::new() };
+    let snapshot = NewSnapshot {
+        run_id: "run".into(),
+        number: Number::From(0),
+        claim: String::new(),
+        remainders_given_back: false,
+    };
     intake.plan(&snapshot, &policy, &naming::shard_name).expect("plans");
     let Ended::Done(total) = world.run().expect("runs") else { panic!("done") };
     assert_eq!((total.microshards.consumed, total.microshards.failed, total.rows), (4, 0, 2));
@@ -392,7 +402,12 @@ fn the_last_few_objects_of_a_queue_may_all_be_denied_and_fail_alone() {
     let uri = format!("{}/9", world.origin.url);
     intake.add(&Item { microshard_id: Some(9), language: "en".into(), uri, ..Item::default() }).expect("adds");
     let policy = Policy { rows_max: 1, bytes_max: None, microshards_max: Some(1), remainder: Remainder::Spread };
-    let snapshot = NewSnapshot { run_id: "run".into(), number: Number::From(0), claim: String::new() };
+    let snapshot = NewSnapshot {
+        run_id: "run".into(),
+        number: Number::From(0),
+        claim: String::new(),
+        remainders_given_back: false,
+    };
     intake.plan(&snapshot, &policy, &naming::shard_name).expect("plans");
     assert!(matches!(world.run().expect("runs"), Ended::Done(_)), "a queue that was served before ends");
     let failures = world.failures();

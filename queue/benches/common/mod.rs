@@ -34,7 +34,12 @@ impl Run<'_> {
             item.updated_at = Some(id);
             intake.add(&item).expect("adds");
         }
-        let snapshot = NewSnapshot { run_id: self.run_id.into(), number: Number::From(0), claim: String::new() };
+        let snapshot = NewSnapshot {
+            run_id: self.run_id.into(),
+            number: Number::From(0),
+            claim: String::new(),
+            remainders_given_back: false,
+        };
         let name =
             |run: &str, language: &str, snapshot: u32, shard: u32| format!("{run}-{language}-{snapshot:03}-{shard:05}");
         intake.plan(&snapshot, &Every(self.per_shard), &name).expect("plans")

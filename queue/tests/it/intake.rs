@@ -176,6 +176,27 @@ fn a_remainder_that_is_held_is_planned_again_with_what_comes_later() {
 }
 
 #[test]
+fn a_remainder_that_was_given_back_is_planned_again_only_where_it_is_listed() {
+    let world = World::new();
+    world.snapshot("run", &items("en", 1..=6), Every(4, true)).expect("plans");
+    // 5 is listed again; 6 somebody else has taken meanwhile.
+    let mut intake = Intake::begin(&world.path).expect("begins");
+    items("en", [5, 7]).iter().for_each(|item| intake.add(item).expect("adds"));
+    let snapshot = NewSnapshot {
+        run_id: "run".into(),
+        number: Number::From(1),
+        claim: String::new(),
+        remainders_given_back: true,
+    };
+    assert_eq!(intake.plan(&snapshot, &Every(4, false), &name).expect("plans").added, 2);
+    let queue = world.queue();
+    assert_eq!(ids(&claim(&queue)), [1, 2, 3, 4]);
+    assert_eq!(ids(&claim(&queue)), [5, 7]);
+    assert_eq!(queue.status().expect("reads")[0].microshards.total(), 6);
+    assert_sound(&queue);
+}
+
+#[test]
 fn objects_without_ids_are_numbered_in_the_order_of_their_uris_and_known_by_them() {
     let world = World::new();
     let file = |name: &str| Item { microshard_id: None, language: "en".into(), uri: name.into(), ..Item::default() };
@@ -214,7 +235,12 @@ fn names_that_clash_are_an_error_and_nothing_is_added() {
     all.extend(items("b", [2]));
     let mut intake = Intake::begin(&world.path).expect("begins");
     all.iter().for_each(|item| intake.add(item).expect("adds"));
-    let snapshot = NewSnapshot { run_id: "run".into(), number: Number::From(0), claim: String::new() };
+    let snapshot = NewSnapshot {
+        run_id: "run".into(),
+        number: Number::From(0),
+        claim: String::new(),
+        remainders_given_back: false,
+    };
     let error = intake.plan(&snapshot, &Every(1, false), &|_, _, _, _| "same".to_owned()).expect_err("a clash");
     assert!(error.to_string().contains("\"b\""), "{error}");
     assert!(!world.path.exists());

@@ -66,7 +66,12 @@ pub(crate) fn snapshot(path: &Path, run: &str, items: &[Item], every: Every) -> 
     for item in items {
         intake.add(item)?;
     }
-    let snapshot = NewSnapshot { run_id: run.to_owned(), number: Number::From(0), claim: "{}".to_owned() };
+    let snapshot = NewSnapshot {
+        run_id: run.to_owned(),
+        number: Number::From(0),
+        claim: "{}".to_owned(),
+        remainders_given_back: false,
+    };
     intake.plan(&snapshot, &every, &name)
 }
 
