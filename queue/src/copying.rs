@@ -7,7 +7,7 @@ use std::time::Instant;
 use rusqlite::{Row, Statement, params};
 
 use crate::error::{Error, Named, Result};
-use crate::file::{Queue, SHORT, now_ms};
+use crate::file::{Queue, SHORT_BATCH, now_ms};
 use crate::intake::{Cut, GroupTotals, NameShard, NewSnapshot, Number, Planned, Planner, Size};
 use crate::names::{Names, duplicate_id, duplicate_uri};
 use crate::reopening::Ranges;
@@ -119,7 +119,7 @@ impl<'a> Copying<'a> {
         let mut begun = Instant::now();
         staging.for_each_in_plan_order(|item| {
             seen += 1;
-            if seen % SHORT == 0 && !self.new {
+            if seen % SHORT_BATCH == 0 && !self.new {
                 conn.execute_batch("COMMIT").named("write", path)?;
                 self.queue.give_way(begun.elapsed())?;
                 conn.execute_batch("BEGIN IMMEDIATE").named("write", path)?;

@@ -1,4 +1,5 @@
-//! Opening the queue file: pragmas, versions, and the checks that tell a queue from something else.
+//! The queue file: opening it, pragmas, versions, the checks that tell a queue from something else, and giving way to
+//! another writer.
 //! The file is opened by SQLite only: closing any other descriptor on it would drop SQLite's locks for the process.
 
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ const SCHEMA_VERSION: i64 = 1;
 const SQLITE_MIN: i32 = 3_051_003;
 
 /// Rows written in one transaction where a runner may be at work: some milliseconds of its time.
-pub(crate) const SHORT: usize = 2_000;
+pub(crate) const SHORT_BATCH: usize = 2_000;
 const GIVE_WAY_MAX: Duration = Duration::from_millis(100);
 
 const TABLES: &str = include_str!("schema/tables.sql");

@@ -7,7 +7,7 @@ use std::time::Instant;
 use rusqlite::{OptionalExtension, Row, params};
 
 use crate::error::{Error, Named, Result};
-use crate::file::{Queue, SHORT};
+use crate::file::{Queue, SHORT_BATCH};
 use crate::lock::with_suffix;
 use crate::sorter::Sorter;
 use crate::staging::Item;
@@ -105,7 +105,7 @@ impl Queue {
         let mut batch = Vec::new();
         names.for_each(|hash, seq| {
             batch.push((hash, seq));
-            if batch.len() < SHORT {
+            if batch.len() < SHORT_BATCH {
                 return Ok(());
             }
             self.add_names(batch.drain(..))

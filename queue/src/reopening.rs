@@ -6,7 +6,7 @@ use std::time::Instant;
 use rusqlite::{OptionalExtension, Row, params};
 
 use crate::error::{Named, Result};
-use crate::file::{Queue, SHORT};
+use crate::file::{Queue, SHORT_BATCH};
 use crate::staging::{Item, Staging};
 
 /// Held shards that a later snapshot of the run takes apart: remainders, which it plans again, and what was released, which
@@ -38,7 +38,7 @@ impl Queue {
             let begun = Instant::now();
             let dropped = self.execute(
                 "DELETE FROM microshards WHERE seq IN (SELECT seq FROM microshards WHERE seq > ?1 ORDER BY seq DESC LIMIT ?2)",
-                params![planned, SHORT as i64],
+                params![planned, SHORT_BATCH as i64],
             )?;
             if dropped == 0 {
                 break;

@@ -149,48 +149,11 @@ impl Queue {
         tell: &dyn Fn(&Waiting),
     ) -> Result<()> {
         let _refusing = Refusing(requests);
-        let served = self.serve_all(owner, only, requests, stop, tell);
+        let served = Writer::new(self, owner, only, stop, tell).and_then(|writer| writer.serve(requests));
         if served.is_err() {
             stop.store(true, Ordering::SeqCst);
         }
         served
-    }
-
-    fn serve_all(
-        self,
-        owner: &str,
-        only: Option<i64>,
-        requests: &Receiver<Request>,
-        stop: &AtomicBool,
-        tell: &dyn Fn(&Waiting),
-    ) -> Result<()> {
-        let now = Instant::now();
-        let file = identity(&self)?;
-        let begun = self.begun(only)?;
-        let mut writer = Writer {
-            queue: self,
-            owner,
-            only,
-            stop,
-            tell,
-            told_until_ms: None,
-            waiting: VecDeque::new(),
-            begun,
-            live: HashMap::new(),
-            file,
-            next_beat: now,
-            next_renewal: now + LEASE / 4,
-        };
-        loop {
-            match requests.recv_timeout(NAP_MAX) {
-                Ok(first) => writer.commit_batch(std::iter::once(first).chain(requests.try_iter()).take(BATCH_MAX))?,
-                Err(RecvTimeoutError::Timeout) => writer.commit_batch(std::iter::empty())?,
-                Err(RecvTimeoutError::Disconnected) => {
-                    writer.check_file()?;
-                    return writer.queue.stop_runner(owner);
-                }
-            }
-        }
     }
 }
 
@@ -206,7 +169,45 @@ impl Drop for Refusing<'_> {
     }
 }
 
-impl Writer<'_> {
+impl<'a> Writer<'a> {
+    fn new(
+        queue: Queue,
+        owner: &'a str,
+        only: Option<i64>,
+        stop: &'a AtomicBool,
+        tell: &'a dyn Fn(&Waiting),
+    ) -> Result<Writer<'a>> {
+        let now = Instant::now();
+        Ok(Writer {
+            file: identity(&queue)?,
+            begun: queue.begun(only)?,
+            queue,
+            owner,
+            only,
+            stop,
+            tell,
+            told_until_ms: None,
+            waiting: VecDeque::new(),
+            live: HashMap::new(),
+            next_beat: now,
+            next_renewal: now + LEASE / 4,
+        })
+    }
+
+    /// Until all clients are gone.
+    fn serve(mut self, requests: &Receiver<Request>) -> Result<()> {
+        loop {
+            match requests.recv_timeout(NAP_MAX) {
+                Ok(first) => self.commit_batch(std::iter::once(first).chain(requests.try_iter()).take(BATCH_MAX))?,
+                Err(RecvTimeoutError::Timeout) => self.commit_batch(std::iter::empty())?,
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.check_file()?;
+                    return self.queue.stop_runner(self.owner);
+                }
+            }
+        }
+    }
+
     /// One transaction for the batch, then the answers: nobody is told of what is not durable.
     fn commit_batch(&mut self, batch: impl Iterator<Item = Request>) -> Result<()> {
         let mut answers: Vec<(Sender<Result<Answer>>, Answer)> = Vec::new();
