@@ -70,6 +70,11 @@ impl Budget {
 }
 
 impl Permit<'_> {
+    /// Bytes it is for.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Accounts for what is really held, without waiting: who comes next waits for it.
     pub fn resize(&mut self, bytes: u64) {
         let mut state = self.budget.lock();

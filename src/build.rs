@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use microshard_queue::Member;
 use sha2::{Digest as _, Sha256};
@@ -12,12 +13,40 @@ use crate::format::{BadInput, JsonlReader, JsonlWriter, Limits, RowReader, Rows,
 use crate::slots::Slots;
 use crate::store::{Digest, Digester, Spool};
 
+/// A reader for each builder, which keeps its buffers from one microshard to the next, and what they may hold.
+pub struct Readers {
+    each: Vec<Mutex<JsonlReader>>,
+    /// Of any microshard.
+    limits: Limits,
+    /// Of those that are decoded beside others.
+    beside: Limits,
+    large: Mutex<()>,
+}
+
+impl Readers {
+    /// For so many builders. Microshards that decode to more than `beside` are decoded one at a time.
+    pub fn new(builders: usize, limits: Limits, beside: Limits) -> Readers {
+        let each = (0..builders.max(1)).map(|_| Mutex::default()).collect();
+        Readers { each, limits, beside, large: Mutex::default() }
+    }
+
+    /// Waits until no other large microshard is being decoded.
+    pub fn large_turn(&self) -> MutexGuard<'_, ()> {
+        self.large.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The calling builder's own; nobody else waits for it.
+    fn mine(&self) -> MutexGuard<'_, JsonlReader> {
+        let index = rayon::current_thread_index().unwrap_or(0);
+        self.each[index % self.each.len()].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// A shard that is open for more microshards.
 pub struct ShardBuilder<'a> {
     members: &'a [Member],
     slots: &'a Slots,
-    limits: Limits,
-    reader: JsonlReader,
+    readers: &'a Readers,
     writer: JsonlWriter<BufWriter<Digested>>,
     /// The next member to add.
     next: usize,
@@ -35,6 +64,15 @@ pub struct Built {
     pub microshards: u64,
 }
 
+/// How far members were added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Appended {
+    /// All that was asked for.
+    All,
+    /// The next one is large when decoded: it is for `append_large`, in its turn.
+    UpToLarge,
+}
+
 /// Why building paused.
 #[derive(Debug)]
 pub enum Pause {
@@ -49,31 +87,39 @@ impl<'a> ShardBuilder<'a> {
     pub fn create(
         members: &'a [Member],
         slots: &'a Slots,
-        limits: Limits,
+        readers: &'a Readers,
         level: i32,
         spool: &Spool,
     ) -> io::Result<ShardBuilder<'a>> {
         let digested = Digested { file: spool.file.try_clone()?, digester: Digester::default() };
         let writer = JsonlWriter::create(BufWriter::with_capacity(1 << 16, digested), level)?;
-        Ok(ShardBuilder {
-            members,
-            slots,
-            limits,
-            reader: JsonlReader::default(),
-            writer,
-            next: 0,
-            built: Built::default(),
-        })
+        Ok(ShardBuilder { members, slots, readers, writer, next: 0, built: Built::default() })
     }
 
-    /// Adds members in order until all are in, or one is bad. Members without a body are left out.
-    pub fn append_all(&mut self, bodies: &Bodies) -> Result<(), Pause> {
+    /// Adds members in order until all are in, or one is large or bad. Members without a body are left out.
+    pub fn append_all(&mut self, bodies: &Bodies<'_>) -> Result<Appended, Pause> {
         while let Some(member) = self.members.get(self.next) {
-            if let Some(body) = bodies.get(member.seq) {
-                self.append(member, body)?;
+            if let Some(body) = bodies.get(member.seq)
+                && self.append(member, body, self.readers.beside)? == Appended::UpToLarge
+            {
+                return Ok(Appended::UpToLarge);
             }
             self.next += 1;
         }
+        Ok(Appended::All)
+    }
+
+    /// Adds the next member, whatever its size.
+    pub fn append_large(&mut self, bodies: &Bodies<'_>) -> Result<(), Pause> {
+        if let Some((member, body)) =
+            self.members.get(self.next).and_then(|member| Some((member, bodies.get(member.seq)?)))
+        {
+            let appended = self.append(member, body, self.readers.limits);
+            // Its buffers are as large as it was.
+            *self.readers.mine() = JsonlReader::default();
+            appended?;
+        }
+        self.next += 1;
         Ok(())
     }
 
@@ -82,13 +128,19 @@ impl<'a> ShardBuilder<'a> {
         self.next += 1;
     }
 
-    fn append(&mut self, member: &Member, body: &[u8]) -> Result<(), Pause> {
+    fn append(&mut self, member: &Member, body: &[u8], limits: Limits) -> Result<Appended, Pause> {
         let slot = self.slots.hold(rayon::current_thread_index().unwrap_or(0), member.seq);
         #[cfg(feature = "test-faults")]
         crate::faults::before_decode(member.microshard_id);
         let bad = |bad| Pause::Bad(self.next, bad);
         verify(member, body).map_err(bad)?;
-        let rows = self.reader.read(body, self.limits).map_err(bad)?;
+        let mut reader = self.readers.mine();
+        let rows = match reader.read(body, limits) {
+            Err(larger) if larger.is_too_large && limits.bytes_max < self.readers.limits.bytes_max => {
+                return Ok(Appended::UpToLarge);
+            }
+            read => read.map_err(bad)?,
+        };
         check_count(member, &rows).map_err(bad)?;
         let count = rows.count();
         // What is left is the encoder's work on bytes that have been checked: no reason to suspect the microshard.
@@ -97,7 +149,7 @@ impl<'a> ShardBuilder<'a> {
         self.built.rows += count;
         self.built.bytes_in += body.len() as u64;
         self.built.microshards += 1;
-        Ok(())
+        Ok(Appended::All)
     }
 
     /// Ends the shard's file.

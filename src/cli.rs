@@ -233,7 +233,7 @@ pub struct Run {
     /// Compression level of zstd.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=22))]
     pub level: i32,
-    /// Memory for what is downloaded and not yet built.
+    /// Memory that may be resident.
     #[arg(long, value_name = "BYTES", default_value = "2GiB", value_parser = bytes)]
     pub memory: u64,
     /// A microshard that is larger than this when decoded fails.

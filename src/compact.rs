@@ -14,14 +14,17 @@ use crossbeam_channel::{Sender, bounded};
 use microshard_queue::{Acquired, Client, GroupStatus, Lock, LockKind, Queue, Waiting, now_ms, with_suffix};
 
 use crate::budget::Budget;
+use crate::build::Readers;
 use crate::config::Config;
 use crate::fetch::{self, Fetch};
+use crate::format::Limits;
 use crate::index;
 use crate::interrupt::Interrupt;
 use crate::isolate::{self, Gate};
 use crate::job::{RunError, Tools};
 use crate::lane::{self, Lane};
 use crate::manifest::Held;
+use crate::memory::Memory;
 use crate::monitor::{Amount, Event, LanguageTotals, Monitor};
 use crate::park::Park;
 use crate::slots::Slots;
@@ -177,12 +180,15 @@ fn language_totals(group: &GroupStatus) -> LanguageTotals {
 fn work(shared: &Shared<'_>, owner: &str) -> Result<()> {
     let Shared { config, store, sources, slots, stop, monitor, .. } = *shared;
     let queue = Queue::open(&config.queue)?;
-    let job_bytes = config.job_bytes(&queue)?;
+    let needs = config.needs(&queue)?;
+    let memory = Memory::divide(&needs)?;
     let only = config.only.as_deref().map(|run_id| queue.run_named(run_id)).transpose()?;
     let has_served = total(&queue, None)?.rows > 0;
-    let lanes = config.lanes(job_bytes);
-    let budget = Budget::new(config.memory);
+    let lanes = memory.lanes;
+    let budget = Budget::new(memory.bodies);
     let park = Park::default();
+    let limits = Limits { bytes_max: config.output.max_microshard_bytes };
+    let readers = Readers::new(config.builders, limits, Limits { bytes_max: memory.decoded_beside });
     let gate = &Gate::default();
     let suspecting = Queue::open(&config.queue)?;
     let builders = rayon::ThreadPoolBuilder::new()
@@ -218,11 +224,12 @@ fn work(shared: &Shared<'_>, owner: &str) -> Result<()> {
         for index in 0..lanes {
             let client = Client::new(to_queue.clone());
             let fetch = shared.fetch(to_fetchers.clone(), has_served);
-            let (builders, budget, park) = (&builders, &budget, &park);
+            let (builders, readers, budget, park) = (&builders, &readers, &budget, &park);
             let lane = thread::Builder::new().name(format!("lane-{index}")).spawn_scoped(scope, move || {
                 let _stop = StopOnPanic(stop);
-                let tools = Tools { fetch, builders, slots, gate, store, output: &config.output, queue: &client };
-                lane::run(&Lane { tools, budget, job_bytes, park, monitor }).inspect_err(|_| stop.set())
+                let output = &config.output;
+                let tools = Tools { fetch, builders, readers, slots, gate, store, output, queue: &client };
+                lane::run(&Lane { tools, budget, job_bytes: needs.job, park, monitor }).inspect_err(|_| stop.set())
             });
             working.push(lane.context("failed to start the lanes")?);
         }

@@ -7,6 +7,8 @@ use microshard_queue::Queue;
 use serde::{Deserialize, Serialize};
 
 use crate::cli;
+use crate::format::encoder_bytes;
+use crate::memory::Needs;
 use crate::patience::Patience;
 use crate::store::{Location, StoreSettings};
 
@@ -14,8 +16,6 @@ use crate::store::{Location, StoreSettings};
 const OUTPUT_KEY: &str = "output";
 /// Memory a job is taken to need where the manifest has no byte sizes.
 const JOB_BYTES_UNKNOWN: u64 = 32 << 20;
-/// Download threads that one lane keeps busy: with fewer lanes they idle while a lane waits for its last objects.
-const THREADS_PER_LANE: usize = 64;
 
 /// The settings of one run.
 #[derive(Debug, Clone)]
@@ -26,7 +26,7 @@ pub struct Config {
     pub threads: usize,
     /// Threads that decode and encode.
     pub builders: usize,
-    /// Bytes for what is downloaded and not yet written.
+    /// Bytes that may be resident.
     pub memory: u64,
     /// What shards are like and where they go.
     pub output: Output,
@@ -85,17 +85,19 @@ impl Config {
         })
     }
 
-    /// Bytes one job is expected to hold: the largest planned shard's microshards. The shard itself is on disk.
-    pub fn job_bytes(&self, queue: &Queue) -> Result<u64> {
-        Ok(queue.largest_pending_shard()?.unwrap_or(JOB_BYTES_UNKNOWN).max(1))
-    }
-
-    /// Lanes: one for each builder, and enough more to keep the download threads busy; as many as memory allows, a quarter
-    /// of which is left for what deferred jobs have fetched.
-    pub fn lanes(&self, job_bytes: u64) -> usize {
-        let wanted = self.builders + self.threads.div_ceil(THREADS_PER_LANE).max(2);
-        let affordable = usize::try_from(self.memory / 4 * 3 / job_bytes).unwrap_or(usize::MAX);
-        wanted.min(affordable).max(1)
+    /// What the run holds at most. A job holds the microshards of the largest planned shard; the shard itself is on disk,
+    /// and mapped while it is sent.
+    pub fn needs(&self, queue: &Queue) -> Result<Needs> {
+        let job = queue.largest_pending_shard()?.unwrap_or(JOB_BYTES_UNKNOWN).max(1);
+        Ok(Needs {
+            memory: self.memory,
+            threads: self.threads,
+            builders: self.builders,
+            job,
+            encoder: encoder_bytes(self.output.level)?,
+            sent: if self.output.location.starts_with("s3://") { job } else { 0 },
+            microshard_max: self.output.max_microshard_bytes,
+        })
     }
 }
 

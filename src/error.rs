@@ -134,7 +134,12 @@ pub fn shown_uri(uri: &str) -> String {
             format!("{scheme}://{host}{path}")
         }
     };
-    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+    match text.contains(char::is_control) {
+        true => {
+            text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+        }
+        false => text,
+    }
 }
 
 #[cfg(test)]

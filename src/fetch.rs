@@ -8,6 +8,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use microshard_queue::{Failure, Job, Member, now_ms};
 
+use crate::budget::Permit;
 use crate::error::{StoreError, Trouble, shown_uri};
 use crate::monitor::{Event, Monitor};
 use crate::patience::Patience;
@@ -30,29 +31,59 @@ struct Reply {
     result: Result<Vec<u8>, StoreError>,
 }
 
-/// What a job has fetched, by the members' seq: members that fail meanwhile leave the others where they are.
-#[derive(Debug, Default)]
-pub struct Bodies(BTreeMap<i64, Vec<u8>>);
+/// What a job has fetched, by the members' seq: members that fail meanwhile leave the others where they are. Holds the
+/// memory for it.
+#[derive(Debug)]
+pub struct Bodies<'a> {
+    by_seq: BTreeMap<i64, Vec<u8>>,
+    bytes: u64,
+    permit: Permit<'a>,
+}
 
-impl Bodies {
-    /// The body of a member.
-    pub fn get(&self, seq: i64) -> Option<&[u8]> {
-        self.0.get(&seq).map(Vec::as_slice)
+impl<'a> Bodies<'a> {
+    /// Nothing yet, but the memory for it.
+    pub fn new(permit: Permit<'a>) -> Bodies<'a> {
+        Bodies { by_seq: BTreeMap::new(), bytes: 0, permit }
     }
 
-    /// Keeps the body of a member, replacing the one before.
+    /// The same bodies, with memory for those that are missing.
+    pub fn with(self, permit: Permit<'a>) -> Bodies<'a> {
+        let mut bodies = Bodies { permit, ..self };
+        bodies.grow();
+        bodies
+    }
+
+    /// The body of a member.
+    pub fn get(&self, seq: i64) -> Option<&[u8]> {
+        self.by_seq.get(&seq).map(Vec::as_slice)
+    }
+
+    /// Keeps the body of a member, replacing the one before. What is more than was expected is accounted for at once.
     pub fn set(&mut self, seq: i64, body: Vec<u8>) {
-        self.0.insert(seq, body);
+        self.bytes += body.len() as u64;
+        self.bytes -= self.by_seq.insert(seq, body).map_or(0, |before| before.len() as u64);
+        self.grow();
     }
 
     /// Throws a member's body away.
     pub fn remove(&mut self, seq: i64) {
-        self.0.remove(&seq);
+        self.bytes -= self.by_seq.remove(&seq).map_or(0, |body| body.len() as u64);
     }
 
-    /// Bytes held.
-    pub fn bytes(&self) -> u64 {
-        self.0.values().map(|body| body.len() as u64).sum()
+    /// Gives back the memory that is not needed while nothing more is fetched.
+    pub fn settle(&mut self) {
+        self.permit.resize(self.bytes);
+    }
+
+    fn grow(&mut self) {
+        if self.bytes > self.permit.bytes() {
+            self.permit.resize(self.bytes);
+        }
+    }
+
+    /// How many bodies there are.
+    fn count(&self) -> usize {
+        self.by_seq.len()
     }
 }
 
@@ -119,10 +150,10 @@ impl Fetch<'_> {
     pub fn fetch_all(
         &self,
         job: &Job,
-        bodies: &mut Bodies,
+        bodies: &mut Bodies<'_>,
         failures: &mut Vec<Failure>,
     ) -> Result<Fetched, StoreError> {
-        let before = bodies.0.len();
+        let before = bodies.count();
         let mut missing: Vec<usize> =
             (0..job.members.len()).filter(|index| bodies.get(job.members[*index].seq).is_none()).collect();
         let mut fresh = false;
@@ -139,7 +170,7 @@ impl Fetch<'_> {
             let Some(wait) = again.iter().map(|(_, wait, _)| *wait).max() else { return Ok(Fetched::All { slept }) };
             let quick = self.patience.quick(wait);
             if slept + quick > self.patience.in_lane_max || wait > self.patience.in_lane_max {
-                return Ok(Fetched::Later(self.later(job, &again, bodies.0.len() > before)));
+                return Ok(Fetched::Later(self.later(job, &again, bodies.count() > before)));
             }
             slept += quick;
             if self.stop.wait(quick) {
@@ -178,7 +209,7 @@ impl Fetch<'_> {
         job: &Job,
         missing: &[usize],
         fresh: bool,
-        bodies: &mut Bodies,
+        bodies: &mut Bodies<'_>,
     ) -> Result<Option<Vec<(usize, StoreError)>>, StoreError> {
         // Room for every answer: a fetcher never waits for a lane.
         let (reply, answers) = bounded(missing.len());

@@ -3,11 +3,11 @@
 
 use microshard_queue::{Client, Failure, Finish, Job, Outcome, Receipt, now_ms};
 
-use crate::build::{Built, Pause, ShardBuilder};
+use crate::build::{Appended, Built, Pause, Readers, ShardBuilder};
 use crate::config::Output;
 use crate::error::{StoreError, Trouble};
 use crate::fetch::{Bodies, Fetch, Fetched};
-use crate::format::{EXTENSION, Limits};
+use crate::format::EXTENSION;
 use crate::isolate::Gate;
 use crate::monitor::Event;
 use crate::naming;
@@ -20,6 +20,8 @@ pub struct Tools<'a> {
     pub fetch: Fetch<'a>,
     /// Decoding and encoding.
     pub builders: &'a rayon::ThreadPool,
+    /// The builders' buffers.
+    pub readers: &'a Readers,
     /// Crash slots.
     pub slots: &'a Slots,
     /// Shut while suspects are tried alone.
@@ -49,9 +51,9 @@ pub enum RunError {
 }
 
 /// A job's failures so far, beside its bodies.
-struct Work<'a> {
+struct Work<'a, 'b> {
     job: &'a Job,
-    bodies: &'a mut Bodies,
+    bodies: &'a mut Bodies<'b>,
     failures: Vec<Failure>,
 }
 
@@ -63,7 +65,7 @@ enum Build {
 }
 
 /// Works one job. `bodies` may hold what an earlier attempt fetched, and keeps what this one did.
-pub fn run(job: &Job, bodies: &mut Bodies, tools: &Tools<'_>) -> Result<Finish, RunError> {
+pub fn run(job: &Job, bodies: &mut Bodies<'_>, tools: &Tools<'_>) -> Result<Finish, RunError> {
     let mut work = Work { job, bodies, failures: Vec::new() };
     let slept = match tools.fetch.fetch_all(job, work.bodies, &mut work.failures).map_err(input_trouble)? {
         Fetched::All { slept } => slept,
@@ -93,19 +95,17 @@ pub fn run(job: &Job, bodies: &mut Bodies, tools: &Tools<'_>) -> Result<Finish, 
     Ok(work.end(outcome))
 }
 
-impl Work<'_> {
+impl Work<'_, '_> {
     /// Encodes all members that are good. A bad one is fetched once more before it fails.
     fn build(&mut self, spool: &Spool, key: &str, tools: &Tools<'_>) -> Result<Build, RunError> {
         let spool_trouble =
             |error| output_trouble(StoreError::local("write", format!("{}/{key}", tools.store.base()), error));
-        let limits = Limits { bytes_max: tools.output.max_microshard_bytes };
         let level = tools.output.level;
         let mut shard =
-            ShardBuilder::create(&self.job.members, tools.slots, limits, level, spool).map_err(spool_trouble)?;
+            ShardBuilder::create(&self.job.members, tools.slots, tools.readers, level, spool).map_err(spool_trouble)?;
         let mut fetched_again = None;
         loop {
-            let bodies = &*self.bodies;
-            match tools.builders.install(|| shard.append_all(bodies)) {
+            match append_all(&mut shard, self.bodies, tools) {
                 Ok(()) => break,
                 Err(Pause::Spool(error)) => return Err(spool_trouble(error)),
                 Err(Pause::Bad(index, _)) if fetched_again != Some(index) => {
@@ -165,6 +165,15 @@ impl Work<'_> {
         let failures = if outcome == Outcome::Released { Vec::new() } else { self.failures };
         Finish { outcome, failures, troubles: Vec::new() }
     }
+}
+
+/// Adds members on a builder, until one is bad. A large one waits for its turn here, so that no builder does.
+fn append_all(shard: &mut ShardBuilder<'_>, bodies: &Bodies<'_>, tools: &Tools<'_>) -> Result<(), Pause> {
+    while tools.builders.install(|| shard.append_all(bodies))? == Appended::UpToLarge {
+        let _turn = tools.readers.large_turn();
+        tools.builders.install(|| shard.append_large(bodies))?;
+    }
+    Ok(())
 }
 
 /// Data, then reference (I4): the object is confirmed before the queue hears of it.

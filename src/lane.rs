@@ -5,6 +5,7 @@ use std::time::Duration;
 use microshard_queue::{Claimed, Finish, Finished, Job, Outcome, now_ms};
 
 use crate::budget::Budget;
+use crate::fetch::Bodies;
 use crate::job::{self, RunError, Tools};
 use crate::monitor::{Event, Monitor};
 use crate::park::Park;
@@ -26,20 +27,23 @@ pub struct Lane<'a, 'run> {
 /// Works jobs until none is left, or the run is told to stop.
 pub fn run(lane: &Lane<'_, '_>) -> Result<(), RunError> {
     loop {
-        let mut permit = lane.budget.acquire(lane.job_bytes, &|| lane.park.drop_oldest());
+        let permit = lane.budget.acquire(lane.job_bytes, &|| lane.park.drop_oldest());
         let job = match lane.tools.queue.claim()? {
             Claimed::Job(job) => job,
             Claimed::Drained | Claimed::Stopped => return Ok(()),
         };
-        let mut bodies = lane.park.take(job.lease.shard).unwrap_or_default();
+        let mut bodies = match lane.park.take(job.lease.shard) {
+            Some(parked) => parked.with(permit),
+            None => Bodies::new(permit),
+        };
         let worked = job::run(&job, &mut bodies, &lane.tools);
         let (finish, error) = match worked {
             Ok(finish) => (finish, None),
             Err(error) => (released(), Some(error)),
         };
         if matches!(finish.outcome, Outcome::Deferred { .. }) {
-            permit.resize(bodies.bytes());
-            lane.park.put(job.lease.shard, bodies, permit);
+            bodies.settle();
+            lane.park.put(job.lease.shard, bodies);
         }
         let finished = lane.tools.queue.finish(job.lease.clone(), finish.clone())?;
         tell(lane.monitor, &job, &finish, finished);

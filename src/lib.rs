@@ -37,6 +37,7 @@ pub mod format;
 pub mod store;
 
 pub mod budget;
+pub mod memory;
 pub mod park;
 pub mod patience;
 pub mod slots;

@@ -1,10 +1,9 @@
 //! What a deferred job has fetched, kept until the job is taken up again, so that one slow object never makes the other
-//! 249 be downloaded again. Parked bodies hold their memory permit; the oldest are dropped when somebody needs the room.
+//! 249 be downloaded again. Parked bodies hold their memory; the oldest are dropped when somebody needs the room.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
-use crate::budget::Permit;
 use crate::fetch::Bodies;
 
 /// The parked bodies, oldest first. A run has few deferred jobs at a time.
@@ -16,18 +15,17 @@ pub struct Park<'a> {
 #[derive(Debug)]
 struct Parked<'a> {
     shard: i64,
-    bodies: Bodies,
-    _permit: Permit<'a>,
+    bodies: Bodies<'a>,
 }
 
 impl<'a> Park<'a> {
     /// Keeps what `shard` has fetched.
-    pub fn put(&self, shard: i64, bodies: Bodies, permit: Permit<'a>) {
-        self.lock().push_back(Parked { shard, bodies, _permit: permit });
+    pub fn put(&self, shard: i64, bodies: Bodies<'a>) {
+        self.lock().push_back(Parked { shard, bodies });
     }
 
-    /// Gives back what `shard` had fetched; its permit ends, the caller's own takes over.
-    pub fn take(&self, shard: i64) -> Option<Bodies> {
+    /// Gives back what `shard` had fetched.
+    pub fn take(&self, shard: i64) -> Option<Bodies<'a>> {
         let mut parked = self.lock();
         let index = parked.iter().position(|parked| parked.shard == shard)?;
         parked.remove(index).map(|parked| parked.bodies)

@@ -127,7 +127,7 @@ impl Queue {
         // mmap_size=0: with mmap an I/O error is a signal, not an error code.
         self.conn
             .execute_batch(
-                "PRAGMA busy_timeout=60000; PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA cache_size=-65536;
+                "PRAGMA busy_timeout=60000; PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA cache_size=-8192;
                  PRAGMA temp_store=MEMORY; PRAGMA wal_autocheckpoint=1000; PRAGMA journal_size_limit=67108864;
                  PRAGMA mmap_size=0; PRAGMA foreign_keys=ON;",
             )

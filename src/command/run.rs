@@ -10,26 +10,33 @@ use crate::cli;
 use crate::compact::{self, Ended};
 use crate::config::Config;
 use crate::interrupt::Interrupt;
+use crate::memory;
 use crate::monitor;
 
 pub(super) fn run(args: &cli::Run, out: &mut dyn Write) -> Result<Exit> {
     let config = Config::from_args(args)?;
     let interrupt = Interrupt::install()?;
     let monitor = monitor::for_stderr();
-    match compact::run(&config, monitor.as_ref(), &interrupt)? {
+    let ended = compact::run(&config, monitor.as_ref(), &interrupt)?;
+    let exit = match ended {
         Ended::Done(total) => {
             writeln!(out, "{}", summary(&total))?;
-            Ok(exit(&total))
+            exit(&total)
         }
         Ended::Interrupted(total) => {
             writeln!(out, "interrupted; {} What is pending is built by the next run.", summary(&total))?;
-            Ok(Exit::Interrupted)
+            Exit::Interrupted
         }
         Ended::Busy(who) => {
             writeln!(out, "{who}")?;
-            Ok(Exit::Busy)
+            return Ok(Exit::Busy);
         }
+    };
+    if let Some(peak) = memory::peak() {
+        let (peak, allowed) = (monitor::human::bytes(peak), monitor::human::bytes(config.memory));
+        writeln!(out, "resident memory: {peak} at most, of {allowed}")?;
     }
+    Ok(exit)
 }
 
 /// 3 where microshards failed, so that nobody takes an incomplete data set for a complete one.

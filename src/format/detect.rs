@@ -97,8 +97,8 @@ fn read_bounded(reader: &mut dyn Read, text: &mut Vec<u8>, limits: Limits, kind:
 }
 
 fn too_large(limits: Limits) -> BadInput {
-    BadInput::new(format!(
-        "is larger than {} bytes when decoded: raise --max-microshard-bytes if that is right",
-        limits.bytes_max
-    ))
+    let bytes_max = limits.bytes_max;
+    let sentence =
+        format!("is larger than {bytes_max} bytes when decoded: raise --max-microshard-bytes if that is right");
+    BadInput { is_too_large: true, ..BadInput::new(sentence) }
 }

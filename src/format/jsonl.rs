@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use zstd::zstd_safe::DCtx;
+use zstd::zstd_safe::{CCtx, CParameter, DCtx};
 
 use super::{BadInput, Limits, RowReader, Rows, ShardWriter, decompress, lines};
 
@@ -29,6 +29,15 @@ impl RowReader for JsonlReader {
 
 /// What the names of its shards end in.
 pub const EXTENSION: &str = "jsonl.zst";
+
+/// Bytes that writing one shard at `level` takes, whatever the shard's size.
+pub fn encoder_bytes(level: i32) -> io::Result<u64> {
+    let mut context = CCtx::create();
+    context.set_parameter(CParameter::CompressionLevel(level)).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // The tables are made when the first bytes come.
+    zstd::stream::write::Encoder::with_context(io::sink(), &mut context).write_all(b"\n")?;
+    Ok(context.sizeof() as u64)
+}
 
 /// Writes a shard as one zstd frame.
 pub struct JsonlWriter<W: Write> {

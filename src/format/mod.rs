@@ -9,7 +9,7 @@ mod lines;
 use std::io;
 
 pub use detect::{Compression, decompress};
-pub use jsonl::{EXTENSION, JsonlReader, JsonlWriter};
+pub use jsonl::{EXTENSION, JsonlReader, JsonlWriter, encoder_bytes};
 
 /// What is wrong with an input: a sentence with line number and byte offset where there is one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -17,12 +17,14 @@ pub use jsonl::{EXTENSION, JsonlReader, JsonlWriter};
 pub struct BadInput {
     /// For a person: what is wrong, and where.
     pub sentence: String,
+    /// It is larger than was allowed when decoded; nothing else is known of it.
+    pub is_too_large: bool,
 }
 
 impl BadInput {
     /// A fault described by `sentence`.
     pub fn new(sentence: impl Into<String>) -> BadInput {
-        BadInput { sentence: sentence.into() }
+        BadInput { sentence: sentence.into(), is_too_large: false }
     }
 }
 

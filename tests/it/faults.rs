@@ -99,7 +99,7 @@ impl World {
             queue: self.queue(),
             threads: 8,
             builders: 2,
-            memory: 64 << 20,
+            memory: 256 << 20,
             output: Output {
                 location: self.output().display().to_string(),
                 level: 1,

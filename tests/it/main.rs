@@ -21,6 +21,7 @@ mod manifest_init;
 mod manifest_pooler;
 mod manifest_read;
 mod manifest_sync;
+mod memory;
 mod microshards;
 mod monitor;
 mod nginx;
