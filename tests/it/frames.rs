@@ -289,13 +289,18 @@ fn what_is_encoded_for_itself_has_frames_of_the_usual_size() {
     assert!(sizes.iter().all(|size| *size <= 4 << 20), "{sizes:?}");
 }
 
+/// Whoever unpacks all of it finds its broken checksum, and says that instead.
 #[test]
-fn a_bomb_of_many_frames_is_found_before_it_is_unpacked() {
+fn a_bomb_in_a_later_frame_is_found_before_it_is_unpacked() {
+    let limits = Limits { bytes_max: 3 << 20 };
     let frame = zstd(&" ".repeat(1 << 20));
-    let bomb = frame.repeat(300);
-    let sentence = JsonlReader::default().read(&bomb, Limits { bytes_max: 3 << 20 }).unwrap_err().sentence;
+    let mut bomb = [frame.repeat(2), zstd(&" ".repeat(8 << 20))].concat();
+    *bomb.last_mut().unwrap() ^= 1;
+    let sentence = JsonlReader::default().read(&bomb, limits).unwrap_err().sentence;
     assert!(sentence.contains("larger than 3145728 bytes when decoded"), "{sentence}");
-    let within = JsonlReader::default().read(&frame.repeat(3), Limits { bytes_max: 3 << 20 }).map(|rows| rows.count());
+    let many = JsonlReader::default().read(&frame.repeat(300), limits).unwrap_err().sentence;
+    assert_eq!(many, sentence);
+    let within = JsonlReader::default().read(&frame.repeat(3), limits).map(|rows| rows.count());
     assert_eq!(within, Ok(0));
 }
 
