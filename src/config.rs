@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use microshard_queue::Queue;
 use serde::{Deserialize, Serialize};
 
 use crate::cli;
-use crate::format::encoder_bytes;
+use crate::format::seek::FRAME_BYTES_MAX;
+use crate::format::{Frames, encoder_bytes};
 use crate::memory::Needs;
 use crate::patience::Patience;
 use crate::store::{Location, StoreSettings};
@@ -47,6 +48,9 @@ pub struct Output {
     pub location: String,
     /// Compression level of zstd.
     pub level: i32,
+    /// How a shard is cut into zstd frames. Queues that were bound before there was a choice have one frame.
+    #[serde(default)]
+    pub frames: Frames,
     /// A microshard that is larger than this when decoded fails.
     pub max_microshard_bytes: u64,
     /// A shard with failed microshards waits, instead of being built from the rest.
@@ -67,6 +71,11 @@ impl Config {
             }
             other => other.to_string(),
         };
+        ensure!(
+            !args.frames.has_tables() || args.max_microshard_bytes < FRAME_BYTES_MAX,
+            "--frames {} needs a --max-microshard-bytes below 1GiB: a row is never cut, and a frame holds no more",
+            args.frames
+        );
         Ok(Config {
             queue: args.queue.queue.clone(),
             threads: usize::from(args.threads),
@@ -75,6 +84,7 @@ impl Config {
             output: Output {
                 location,
                 level: args.level,
+                frames: args.frames,
                 max_microshard_bytes: args.max_microshard_bytes,
                 hold_on_failure: args.on_failure == cli::OnFailure::Hold,
             },
@@ -94,7 +104,7 @@ impl Config {
             threads: self.threads,
             builders: self.builders,
             job,
-            encoder: encoder_bytes(self.output.level)?,
+            encoder: encoder_bytes(self.output.level)? + self.output.frames.held_bytes(),
             sent: if self.output.location.starts_with("s3://") { job } else { 0 },
             microshard_max: self.output.max_microshard_bytes,
         })
@@ -131,6 +141,9 @@ impl Output {
         }
         if self.level != other.level {
             flags.push(format!("--level {}", self.level));
+        }
+        if self.frames != other.frames {
+            flags.push(format!("--frames {}", self.frames));
         }
         if self.max_microshard_bytes != other.max_microshard_bytes {
             flags.push(format!("--max-microshard-bytes {}", self.max_microshard_bytes));

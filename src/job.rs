@@ -100,9 +100,8 @@ impl Work<'_, '_> {
     fn build(&mut self, spool: &Spool, key: &str, tools: &Tools<'_>) -> Result<Build, RunError> {
         let spool_trouble =
             |error| output_trouble(StoreError::local("write", format!("{}/{key}", tools.store.base()), error));
-        let level = tools.output.level;
-        let mut shard =
-            ShardBuilder::create(&self.job.members, tools.slots, tools.readers, level, spool).map_err(spool_trouble)?;
+        let mut shard = ShardBuilder::create(&self.job.members, tools.slots, tools.readers, tools.output, spool)
+            .map_err(spool_trouble)?;
         let mut fetched_again = None;
         loop {
             match append_all(&mut shard, self.bodies, tools) {
