@@ -33,6 +33,7 @@ mod s3;
 mod store_conformance;
 mod store_credentials;
 mod store_http;
+mod store_ranges;
 mod store_local;
 mod store_s3;
 mod store_sources;
