@@ -5,6 +5,7 @@ mod detect;
 mod json;
 mod jsonl;
 mod lines;
+pub mod seek;
 
 use std::io;
 
