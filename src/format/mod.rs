@@ -5,12 +5,14 @@ mod detect;
 mod json;
 mod jsonl;
 mod lines;
+mod stream;
 pub mod seek;
 
 use std::io;
 
 pub use detect::{Compression, decompress};
 pub use jsonl::{EXTENSION, JsonlReader, JsonlWriter};
+pub use stream::{FrameDecoder, decode_stream};
 
 /// What is wrong with an input: a sentence with line number and byte offset where there is one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -70,13 +70,15 @@ impl Range {
         match self {
             Range::From(0) => None,
             Range::From(offset) => Some(format!("bytes={offset}-")),
-            Range::At { offset, bytes } => Some(format!("bytes={offset}-{}", offset.saturating_add(bytes) - 1)),
+            Range::At { offset, bytes } => {
+                Some(format!("bytes={offset}-{}", offset.saturating_add(bytes).saturating_sub(1)))
+            }
             Range::Last(bytes) => Some(format!("bytes=-{bytes}")),
         }
     }
 
     /// Where it begins in an object of `size` bytes, and how many bytes it has; `None` where they are not all there.
-    pub(super) fn within(self, size: u64) -> Option<(u64, u64)> {
+    pub fn within(self, size: u64) -> Option<(u64, u64)> {
         match self {
             Range::From(0) => Some((0, size)),
             Range::From(offset) => (offset < size).then(|| (offset, size - offset)),
