@@ -2,6 +2,7 @@
 
 mod at_work;
 mod bad_use;
+mod cat;
 mod demo_generate;
 mod demo_origin;
 #[expect(dead_code, reason = "the queue's tests use all of it")]
@@ -30,6 +31,7 @@ mod poison;
 mod postgres;
 mod readme;
 mod s3;
+mod shards;
 mod store_conformance;
 mod store_credentials;
 mod store_http;
