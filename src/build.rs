@@ -7,8 +7,9 @@ use std::io::{self, BufWriter, Write};
 use microshard_queue::Member;
 use sha2::{Digest as _, Sha256};
 
+use crate::config::Output;
 use crate::fetch::Bodies;
-use crate::format::{BadInput, JsonlReader, JsonlWriter, Limits, RowReader, Rows, ShardWriter};
+use crate::format::{BadInput, JsonlReader, Limits, RowReader, Rows, ShardWriter};
 use crate::slots::Slots;
 use crate::store::{Digest, Digester, Spool};
 
@@ -18,7 +19,7 @@ pub struct ShardBuilder<'a> {
     slots: &'a Slots,
     limits: Limits,
     reader: JsonlReader,
-    writer: JsonlWriter<BufWriter<Digested>>,
+    writer: Box<dyn ShardWriter<Output = BufWriter<Digested>> + Send>,
     /// The next member to add.
     next: usize,
     built: Built,
@@ -49,16 +50,15 @@ impl<'a> ShardBuilder<'a> {
     pub fn create(
         members: &'a [Member],
         slots: &'a Slots,
-        limits: Limits,
-        level: i32,
+        output: &Output,
         spool: &Spool,
     ) -> io::Result<ShardBuilder<'a>> {
         let digested = Digested { file: spool.file.try_clone()?, digester: Digester::default() };
-        let writer = JsonlWriter::create(BufWriter::with_capacity(1 << 16, digested), level)?;
+        let writer = output.frames.writer(BufWriter::with_capacity(1 << 16, digested), output.level)?;
         Ok(ShardBuilder {
             members,
             slots,
-            limits,
+            limits: Limits { bytes_max: output.max_microshard_bytes },
             reader: JsonlReader::default(),
             writer,
             next: 0,
@@ -93,7 +93,7 @@ impl<'a> ShardBuilder<'a> {
         let count = rows.count();
         // What is left is the encoder's work on bytes that have been checked: no reason to suspect the microshard.
         drop(slot);
-        self.writer.append(rows).map_err(Pause::Spool)?;
+        self.writer.append(member.microshard_id, rows).map_err(Pause::Spool)?;
         self.built.rows += count;
         self.built.bytes_in += body.len() as u64;
         self.built.microshards += 1;

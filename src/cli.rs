@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::format::Frames;
+
 /// Compacts an export of a million tiny objects into a few thousand training shards, on one machine.
 #[derive(Debug, Parser)]
 #[command(name = "compact-local", version, max_term_width = 100, after_help = EXIT_CODES)]
@@ -235,6 +237,10 @@ pub struct Run {
     /// Compression level of zstd.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=22))]
     pub level: i32,
+    /// How a shard is cut into zstd frames: one; whole rows of at most SIZE (4MiB) a frame, to read a few of them alone; or
+    /// the microshards' own, not encoded again.
+    #[arg(long, value_name = "single|seekable[=SIZE]|splice", default_value = "single", value_parser = frames)]
+    pub frames: Frames,
     /// Memory for what is downloaded and not yet built.
     #[arg(long, value_name = "BYTES", default_value = "2GiB", value_parser = bytes)]
     pub memory: u64,
@@ -253,6 +259,17 @@ pub struct Run {
     /// How objects are reached.
     #[command(flatten)]
     pub store: StoreArgs,
+}
+
+/// Parses `single`, `seekable`, `seekable=SIZE`, `splice`.
+fn frames(text: &str) -> Result<Frames, String> {
+    match text.split_once('=') {
+        None if text == "single" => Ok(Frames::Single),
+        None if text == "seekable" => Ok(Frames::Seekable(Frames::BYTES_DEFAULT)),
+        None if text == "splice" => Ok(Frames::Splice),
+        Some(("seekable", size)) => Frames::seekable(bytes(size)?),
+        _ => Err("write single, seekable, seekable=SIZE or splice".to_owned()),
+    }
 }
 
 /// Parses `RUN_ID=N`.

@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use microshard_queue::Queue;
 use serde::{Deserialize, Serialize};
 
 use crate::cli;
+use crate::format::Frames;
+use crate::format::seek::FRAME_BYTES_MAX;
 use crate::patience::Patience;
 use crate::store::{Location, StoreSettings};
 
@@ -47,6 +49,9 @@ pub struct Output {
     pub location: String,
     /// Compression level of zstd.
     pub level: i32,
+    /// How a shard is cut into zstd frames. Queues that were bound before there was a choice have one frame.
+    #[serde(default)]
+    pub frames: Frames,
     /// A microshard that is larger than this when decoded fails.
     pub max_microshard_bytes: u64,
     /// A shard with failed microshards waits, instead of being built from the rest.
@@ -67,6 +72,11 @@ impl Config {
             }
             other => other.to_string(),
         };
+        ensure!(
+            !args.frames.has_tables() || args.max_microshard_bytes < FRAME_BYTES_MAX,
+            "--frames {} needs a --max-microshard-bytes below 1GiB: a row is never cut, and a frame holds no more",
+            args.frames
+        );
         Ok(Config {
             queue: args.queue.queue.clone(),
             threads: usize::from(args.threads),
@@ -75,6 +85,7 @@ impl Config {
             output: Output {
                 location,
                 level: args.level,
+                frames: args.frames,
                 max_microshard_bytes: args.max_microshard_bytes,
                 hold_on_failure: args.on_failure == cli::OnFailure::Hold,
             },
@@ -85,9 +96,11 @@ impl Config {
         })
     }
 
-    /// Bytes one job is expected to hold: the largest planned shard's microshards. The shard itself is on disk.
+    /// Bytes one job is expected to hold: the largest planned shard's microshards, and what its writer holds back. The shard
+    /// itself is on disk.
     pub fn job_bytes(&self, queue: &Queue) -> Result<u64> {
-        Ok(queue.largest_pending_shard()?.unwrap_or(JOB_BYTES_UNKNOWN).max(1))
+        let microshards = queue.largest_pending_shard()?.unwrap_or(JOB_BYTES_UNKNOWN).max(1);
+        Ok(microshards + self.output.frames.held_bytes())
     }
 
     /// Lanes: one for each builder, and enough more to keep the download threads busy; as many as memory allows, a quarter
@@ -129,6 +142,9 @@ impl Output {
         }
         if self.level != other.level {
             flags.push(format!("--level {}", self.level));
+        }
+        if self.frames != other.frames {
+            flags.push(format!("--frames {}", self.frames));
         }
         if self.max_microshard_bytes != other.max_microshard_bytes {
             flags.push(format!("--max-microshard-bytes {}", self.max_microshard_bytes));

@@ -6,6 +6,7 @@ use microshard_queue::Queue;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Output;
+use crate::format::{EXTENSION, Frames};
 use crate::hex;
 use crate::store::{GetOptions, ObjectStore};
 
@@ -35,6 +36,13 @@ pub struct Options {
     pub format: String,
     /// Compression level.
     pub level: i32,
+    /// How shards are cut into zstd frames, as `--frames` takes it. Indexes of before there was a choice do not say.
+    #[serde(default = "single")]
+    pub frames: String,
+}
+
+fn single() -> String {
+    Frames::Single.to_string()
 }
 
 /// Sums.
@@ -99,7 +107,7 @@ pub fn write(queue: &Queue, store: &dyn ObjectStore, output: &Output) -> Result<
     shards.reverse();
     shards.sort_by(|one, other| one.uri.cmp(&other.uri));
     shards.dedup_by(|one, other| one.uri == other.uri);
-    let options = Options { format: crate::format::EXTENSION.to_owned(), level: output.level };
+    let options = Options { format: EXTENSION.to_owned(), level: output.level, frames: output.frames.to_string() };
     let index = Index { version: VERSION, options, totals: Totals::of(&shards), shards };
     if before.as_ref() == Some(&index) {
         return Ok(());

@@ -7,7 +7,7 @@ use crate::build::{Built, Pause, ShardBuilder};
 use crate::config::Output;
 use crate::error::{StoreError, Trouble};
 use crate::fetch::{Bodies, Fetch, Fetched};
-use crate::format::{EXTENSION, Limits};
+use crate::format::EXTENSION;
 use crate::isolate::Gate;
 use crate::monitor::Event;
 use crate::naming;
@@ -98,10 +98,8 @@ impl Work<'_> {
     fn build(&mut self, spool: &Spool, key: &str, tools: &Tools<'_>) -> Result<Build, RunError> {
         let spool_trouble =
             |error| output_trouble(StoreError::local("write", format!("{}/{key}", tools.store.base()), error));
-        let limits = Limits { bytes_max: tools.output.max_microshard_bytes };
-        let level = tools.output.level;
         let mut shard =
-            ShardBuilder::create(&self.job.members, tools.slots, limits, level, spool).map_err(spool_trouble)?;
+            ShardBuilder::create(&self.job.members, tools.slots, tools.output, spool).map_err(spool_trouble)?;
         let mut fetched_again = None;
         loop {
             let bodies = &*self.bodies;

@@ -8,7 +8,8 @@ use sha2::{Digest, Sha256};
 
 use crate::config::Output;
 use crate::error::shown_uri;
-use crate::format::{JsonlReader, Limits, RowReader, Rows};
+use crate::format::seek::RowIndex;
+use crate::format::{Encoded, JsonlReader, Limits, RowReader, Rows, check_tables};
 use crate::patience::Patience;
 use crate::store::{GetOptions, ObjectStore, Reader, Sources};
 
@@ -63,15 +64,34 @@ impl Verifier<'_> {
             return Err("has another SHA-256 than the queue says".to_owned());
         }
         let mut reader = JsonlReader::default();
-        let Rows::Lines { text, count } =
+        let Rows::Lines { text, count, encoded } =
             reader.read(&object, Limits { bytes_max: u64::MAX }).map_err(|bad| bad.to_string())?;
         verified.rows = count;
         if count != receipt.rows {
             return Err(format!("has {count} rows, the queue says {}", receipt.rows));
         }
+        let index = self.check_tables(shard, text, encoded)?;
         match self.sources {
-            Some(sources) => self.compare(text, members, sources, verified),
+            Some(sources) => self.compare(text, index.as_ref(), members, sources, verified),
             None => Ok(()),
+        }
+    }
+
+    /// The tables at the end of a shard, where there are to be any.
+    fn check_tables(
+        &self,
+        shard: &PlannedShard,
+        text: &[u8],
+        encoded: Option<Encoded<'_>>,
+    ) -> Result<Option<RowIndex>, String> {
+        if !self.output.frames.has_tables() {
+            return Ok(None);
+        }
+        let encoded = encoded.ok_or("has rows that would need repair, or is no zstd")?;
+        let index = check_tables(text, encoded).map_err(|bad| bad.to_string())?;
+        match index.microshards.len() as u64 {
+            listed if listed == shard.members => Ok(Some(index)),
+            listed => Err(format!("its row index lists {listed} microshards, the queue says {}", shard.members)),
         }
     }
 
@@ -79,6 +99,7 @@ impl Verifier<'_> {
     fn compare(
         &self,
         mut text: &[u8],
+        index: Option<&RowIndex>,
         members: &[Member],
         sources: &Arc<Sources>,
         verified: &mut Verified,
@@ -87,7 +108,7 @@ impl Verifier<'_> {
         let mut source = sources.reader();
         let mut object = Vec::new();
         let bytes_max = self.output.max_microshard_bytes;
-        for member in members {
+        for (place, member) in members.iter().enumerate() {
             let named = |what: &dyn std::fmt::Display| {
                 format!("microshard {} ({}): {what}", member.microshard_id, shown_uri(&member.uri))
             };
@@ -95,10 +116,13 @@ impl Verifier<'_> {
                 verified.not_compared = Some(why);
                 return Ok(());
             }
-            let Rows::Lines { text: rows, .. } =
+            let Rows::Lines { text: rows, count, .. } =
                 reader.read(&object, Limits { bytes_max }).map_err(|bad| named(&bad))?;
             text =
                 text.strip_prefix(rows).ok_or_else(|| named(&"its rows are not where they should be in the shard"))?;
+            if index.is_some_and(|index| index.microshards.get(place) != Some(&(member.microshard_id, count))) {
+                return Err(named(&format!("has {count} rows, the shard's row index says otherwise")));
+            }
         }
         if text.is_empty() { Ok(()) } else { Err("has rows that no microshard has".to_owned()) }
     }

@@ -96,14 +96,13 @@ impl Layout {
     /// Prints rows, which are all there if the index says so.
     fn print(&self, shard: &Object<'_>, rows: RowRange, out: &mut dyn Write) -> Result<()> {
         let mut writer = RowWriter::new(rows, out);
-        let count = self.table.frames.len();
         let frames = match &self.index {
             Some(index) => {
                 let span = index.frames_of(rows.start..rows.end.unwrap_or(u64::MAX));
                 writer.skip(span.rows_before);
                 span.frames
             }
-            None => 0..count,
+            None => 0..self.table.frames.len(),
         };
         let mut bytes = shard.read(self.table.span(frames.clone()));
         let (mut decoder, mut frame) = (FrameDecoder::default(), Vec::new());
@@ -114,7 +113,7 @@ impl Layout {
             let entry = self.table.frames[number];
             read_frame(&mut bytes, entry, &mut frame)?;
             let text = decoder.decode(entry, &frame).and_then(|text| self.check_rows(number, text).map(|()| text));
-            writer.push(text.map_err(|bad| anyhow!("its frame {} of {count} {bad}", number + 1))?)?;
+            writer.push(text.map_err(|bad| anyhow!("its frame {number}, counted from 0, {bad}"))?)?;
         }
         let rows_there = writer.finish()?;
         if self.index.is_none() { rows.check(rows_there) } else { Ok(()) }

@@ -1,7 +1,10 @@
 //! The outer layer of an input: plain, zstd or gzip, told by its first bytes, never by its name. Decoding is bounded in
 //! output and window, and must end where the input ends.
 
-use std::io::Read;
+use std::io::{Cursor, Read};
+use std::ops::Range;
+
+use zstd::zstd_safe::{self, DCtx, DParameter, ResetDirective};
 
 use super::{BadInput, Limits};
 
@@ -33,65 +36,104 @@ impl Compression {
     }
 }
 
-/// Decodes `object` into `text`, which is cleared first. `context` is reused between calls.
-pub fn decompress(
-    object: &[u8],
-    text: &mut Vec<u8>,
-    context: &mut zstd::zstd_safe::DCtx<'static>,
-    limits: Limits,
-) -> Result<(), BadInput> {
-    text.clear();
-    match Compression::of(object) {
-        Compression::Plain if object.len() as u64 > limits.bytes_max => Err(too_large(limits)),
-        Compression::Plain => {
-            text.extend_from_slice(object);
-            Ok(())
+/// Decodes one object after another; keeps its buffers between them.
+pub struct Decoder {
+    context: DCtx<'static>,
+    text: Vec<u8>,
+    frames: Vec<DataFrame>,
+}
+
+/// What an object holds.
+#[derive(Debug, Clone, Copy)]
+pub struct Decoded<'a> {
+    /// All of its content.
+    pub text: &'a [u8],
+    /// The frames that hold it, where the object is zstd.
+    pub frames: &'a [DataFrame],
+}
+
+/// A zstd frame that has content.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DataFrame {
+    /// Where it is in the object.
+    pub object: Range<usize>,
+    /// Where its content is in the text.
+    pub text: Range<usize>,
+}
+
+impl Default for Decoder {
+    fn default() -> Decoder {
+        Decoder { context: DCtx::create(), text: Vec::new(), frames: Vec::new() }
+    }
+}
+
+impl Decoder {
+    /// Decodes a whole object.
+    pub fn decode(&mut self, object: &[u8], limits: Limits) -> Result<Decoded<'_>, BadInput> {
+        self.text.clear();
+        self.frames.clear();
+        match Compression::of(object) {
+            Compression::Plain if object.len() as u64 > limits.bytes_max => return Err(too_large(limits)),
+            Compression::Plain => self.text.extend_from_slice(object),
+            Compression::Zstd => self.zstd_frames(object, limits)?,
+            Compression::Gzip => {
+                let mut reader = flate2::bufread::MultiGzDecoder::new(object);
+                read_bounded(&mut reader, &mut self.text, limits, "gzip")?;
+            }
         }
-        Compression::Zstd => zstd_frames(object, text, context, limits),
-        Compression::Gzip => gzip_members(object, text, limits),
+        Ok(Decoded { text: &self.text, frames: &self.frames })
     }
-}
 
-fn zstd_frames(
-    object: &[u8],
-    text: &mut Vec<u8>,
-    context: &mut zstd::zstd_safe::DCtx<'static>,
-    limits: Limits,
-) -> Result<(), BadInput> {
-    use zstd::zstd_safe::{DParameter, ResetDirective};
-    let bad = |code: usize| BadInput::new(format!("is no valid zstd: {}", zstd::zstd_safe::get_error_name(code)));
-    context.reset(ResetDirective::SessionAndParameters).map_err(bad)?;
-    if in_one_go(object, text, context, limits) {
-        return Ok(());
+    fn zstd_frames(&mut self, object: &[u8], limits: Limits) -> Result<(), BadInput> {
+        let bad = |code: usize| BadInput::new(format!("is no valid zstd: {}", zstd_safe::get_error_name(code)));
+        self.context.reset(ResetDirective::SessionAndParameters).map_err(bad)?;
+        self.context.set_parameter(DParameter::WindowLogMax(WINDOW_LOG_MAX)).map_err(bad)?;
+        let (mut start, mut decoded) = (0, 0);
+        while start < object.len() {
+            let rest = &object[start..];
+            // What has no end is decoded too: that tells best what is wrong with it.
+            let bytes = zstd_safe::find_frame_compressed_size(rest).unwrap_or(rest.len());
+            self.zstd_frame(&rest[..bytes], limits)?;
+            if self.text.len() > decoded {
+                self.frames.push(DataFrame { object: start..start + bytes, text: decoded..self.text.len() });
+            }
+            (start, decoded) = (start + bytes, self.text.len());
+        }
+        Ok(())
     }
-    context.set_parameter(DParameter::WindowLogMax(WINDOW_LOG_MAX)).map_err(bad)?;
-    let mut reader = zstd::stream::read::Decoder::with_context(std::io::Cursor::new(object), context);
-    read_bounded(&mut reader, text, limits, "zstd")
-}
 
-/// Decodes a frame that says its size, which nearly all do, without a window to copy from. `false` where it must be looked
-/// at more closely: nothing is known then, least of all what is wrong.
-fn in_one_go(object: &[u8], text: &mut Vec<u8>, context: &mut zstd::zstd_safe::DCtx<'static>, limits: Limits) -> bool {
-    let Ok(Some(size)) = zstd::zstd_safe::get_frame_content_size(object) else { return false };
-    // The size is only a claim: room is made for no more than a usual microshard until it has proved right.
-    if size > limits.bytes_max.min(CLAIM_MAX) {
-        return false;
+    fn zstd_frame(&mut self, frame: &[u8], limits: Limits) -> Result<(), BadInput> {
+        if self.in_one_go(frame, limits) {
+            return Ok(());
+        }
+        let mut reader = zstd::stream::read::Decoder::with_context(Cursor::new(frame), &mut self.context);
+        read_bounded(&mut reader, &mut self.text, limits, "zstd")
     }
-    text.reserve(size as usize);
-    let decoded = context.decompress(text, object).is_ok_and(|bytes| bytes as u64 == size);
-    if !decoded {
-        text.clear();
-    }
-    decoded
-}
 
-fn gzip_members(object: &[u8], text: &mut Vec<u8>, limits: Limits) -> Result<(), BadInput> {
-    read_bounded(&mut flate2::bufread::MultiGzDecoder::new(object), text, limits, "gzip")
+    /// Decodes a frame that says its size, which nearly all do, without a window to copy from. `false` where it must be
+    /// looked at more closely: nothing is known then, least of all what is wrong.
+    fn in_one_go(&mut self, frame: &[u8], limits: Limits) -> bool {
+        let Ok(Some(size)) = zstd_safe::get_frame_content_size(frame) else { return false };
+        let start = self.text.len();
+        // The size is only a claim: room is made for no more than a usual microshard until it has proved right.
+        if size > limits.bytes_max.saturating_sub(start as u64).min(CLAIM_MAX) {
+            return false;
+        }
+        self.text.reserve(size as usize);
+        let mut behind = Cursor::new(&mut self.text);
+        behind.set_position(start as u64);
+        let decoded = self.context.decompress(&mut behind, frame).is_ok_and(|bytes| bytes as u64 == size);
+        if !decoded {
+            self.text.truncate(start);
+        }
+        decoded
+    }
 }
 
 /// Reads to the end, but not beyond what is allowed: a bomb is found before it is unpacked.
 fn read_bounded(reader: &mut dyn Read, text: &mut Vec<u8>, limits: Limits, kind: &str) -> Result<(), BadInput> {
-    let read = reader.take(limits.bytes_max.saturating_add(1)).read_to_end(text);
+    let allowed = limits.bytes_max.saturating_sub(text.len() as u64).saturating_add(1);
+    let read = reader.take(allowed).read_to_end(text);
     read.map_err(|error| BadInput::new(format!("is no valid {kind}: {error} (after {} decoded bytes)", text.len())))?;
     if text.len() as u64 > limits.bytes_max { Err(too_large(limits)) } else { Ok(()) }
 }

@@ -1,29 +1,23 @@
-//! JSON lines in (plain, zstd or gzip), `.jsonl.zst` out: one frame with a content checksum, every row verbatim.
+//! JSON lines in (plain, zstd or gzip), `.jsonl.zst` out, every row verbatim: here as one frame with a content checksum.
 
 use std::io::{self, Write};
 
-use zstd::zstd_safe::DCtx;
-
-use super::{BadInput, Limits, RowReader, Rows, ShardWriter, decompress, lines};
+use super::{BadInput, Decoder, Encoded, Limits, RowReader, Rows, ShardWriter, lines};
 
 /// Reads microshards of JSON lines.
+#[derive(Default)]
 pub struct JsonlReader {
-    context: DCtx<'static>,
-    text: Vec<u8>,
+    decoder: Decoder,
     repaired: Vec<u8>,
 }
 
-impl Default for JsonlReader {
-    fn default() -> JsonlReader {
-        JsonlReader { context: DCtx::create(), text: Vec::new(), repaired: Vec::new() }
-    }
-}
-
 impl RowReader for JsonlReader {
-    fn read(&mut self, object: &[u8], limits: Limits) -> Result<Rows<'_>, BadInput> {
-        decompress(object, &mut self.text, &mut self.context, limits)?;
-        let (text, count) = lines::check_and_repair(&self.text, &mut self.repaired)?;
-        Ok(Rows::Lines { text, count })
+    fn read<'a>(&'a mut self, object: &'a [u8], limits: Limits) -> Result<Rows<'a>, BadInput> {
+        let decoded = self.decoder.decode(object, limits)?;
+        let (text, count) = lines::check_and_repair(decoded.text, &mut self.repaired)?;
+        let is_as_decoded = std::ptr::eq(text, decoded.text) && !decoded.frames.is_empty();
+        let encoded = is_as_decoded.then_some(Encoded { object, frames: decoded.frames });
+        Ok(Rows::Lines { text, count, encoded })
     }
 }
 
@@ -31,29 +25,28 @@ impl RowReader for JsonlReader {
 pub const EXTENSION: &str = "jsonl.zst";
 
 /// Writes a shard as one zstd frame.
-pub struct JsonlWriter<W: Write> {
+pub(super) struct SingleWriter<W: Write> {
     encoder: zstd::stream::write::Encoder<'static, W>,
 }
 
-impl<W: Write> JsonlWriter<W> {
-    /// Writes to `output` at a zstd `level` of 1 to 22.
-    pub fn create(output: W, level: i32) -> io::Result<JsonlWriter<W>> {
+impl<W: Write> SingleWriter<W> {
+    pub(super) fn create(output: W, level: i32) -> io::Result<SingleWriter<W>> {
         let mut encoder = zstd::stream::write::Encoder::new(output, level)?;
         encoder.include_checksum(true)?;
-        Ok(JsonlWriter { encoder })
+        Ok(SingleWriter { encoder })
     }
 }
 
-impl<W: Write> ShardWriter for JsonlWriter<W> {
+impl<W: Write> ShardWriter for SingleWriter<W> {
     type Output = W;
 
-    fn append(&mut self, rows: Rows<'_>) -> io::Result<()> {
+    fn append(&mut self, _microshard_id: i64, rows: Rows<'_>) -> io::Result<()> {
         match rows {
             Rows::Lines { text, .. } => self.encoder.write_all(text),
         }
     }
 
-    fn finish(self) -> io::Result<W> {
+    fn finish(self: Box<Self>) -> io::Result<W> {
         self.encoder.finish()
     }
 }

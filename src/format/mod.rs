@@ -2,17 +2,24 @@
 //! is all or nothing: `RowReader::read` checks the whole of it before a row of it reaches a `ShardWriter` (I2).
 
 mod detect;
+mod frames;
+mod frame_writer;
 mod json;
 mod jsonl;
 mod lines;
-mod stream;
 pub mod seek;
+mod seekable;
+mod splice;
+mod stream;
+mod tables;
 
 use std::io;
 
-pub use detect::{Compression, decompress};
-pub use jsonl::{EXTENSION, JsonlReader, JsonlWriter};
+pub use detect::{Compression, DataFrame, Decoded, Decoder};
+pub use frames::Frames;
+pub use jsonl::{EXTENSION, JsonlReader};
 pub use stream::{FrameDecoder, decode_stream};
+pub use tables::check_tables;
 
 /// What is wrong with an input: a sentence with line number and byte offset where there is one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -45,7 +52,18 @@ pub enum Rows<'a> {
         text: &'a [u8],
         /// How many.
         count: u64,
+        /// How `text` was encoded; `None` where it was not zstd, or needed repair.
+        encoded: Option<Encoded<'a>>,
     },
+}
+
+/// An object, and the zstd frames in it.
+#[derive(Debug, Clone, Copy)]
+pub struct Encoded<'a> {
+    /// The object.
+    pub object: &'a [u8],
+    /// Its frames, as far as they have content.
+    pub frames: &'a [DataFrame],
 }
 
 impl Rows<'_> {
@@ -60,15 +78,15 @@ impl Rows<'_> {
 /// Reads the rows of one microshard at a time; keeps its buffers between them.
 pub trait RowReader: Send {
     /// Decodes and checks a whole object.
-    fn read(&mut self, object: &[u8], limits: Limits) -> Result<Rows<'_>, BadInput>;
+    fn read<'a>(&'a mut self, object: &'a [u8], limits: Limits) -> Result<Rows<'a>, BadInput>;
 }
 
 /// Writes a shard, one microshard's rows after another.
 pub trait ShardWriter {
     /// Where the shard is written to.
     type Output;
-    /// Adds rows.
-    fn append(&mut self, rows: Rows<'_>) -> io::Result<()>;
+    /// Adds the rows of a microshard.
+    fn append(&mut self, microshard_id: i64, rows: Rows<'_>) -> io::Result<()>;
     /// Writes what is still held back and gives the underlying writer back.
-    fn finish(self) -> io::Result<Self::Output>;
+    fn finish(self: Box<Self>) -> io::Result<Self::Output>;
 }

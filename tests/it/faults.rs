@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use compact_local::compact::{self, Ended};
 use compact_local::config::{Config, Output};
+use compact_local::format::Frames;
 use compact_local::interrupt::Interrupt;
 use compact_local::monitor::{Event, Recorder};
 use compact_local::naming;
@@ -101,6 +102,7 @@ impl World {
             builders: 2,
             memory: 64 << 20,
             output: Output {
+                frames: Frames::Single,
                 location: self.output().display().to_string(),
                 level: 1,
                 max_microshard_bytes: 1 << 20,

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 
-use compact_local::format::{JsonlReader, JsonlWriter, Limits, RowReader, Rows, ShardWriter};
+use compact_local::format::{Frames, JsonlReader, Limits, RowReader, Rows};
 
 const LIMITS: Limits = Limits { bytes_max: 1 << 20 };
 
@@ -10,7 +10,7 @@ const LIMITS: Limits = Limits { bytes_max: 1 << 20 };
 fn read(object: &[u8]) -> Result<(String, u64), String> {
     let mut reader = JsonlReader::default();
     match reader.read(object, LIMITS) {
-        Ok(Rows::Lines { text, count }) => Ok((String::from_utf8(text.to_vec()).expect("checked"), count)),
+        Ok(Rows::Lines { text, count, .. }) => Ok((String::from_utf8(text.to_vec()).expect("checked"), count)),
         Err(bad) => Err(bad.to_string()),
     }
 }
@@ -120,9 +120,9 @@ fn a_reader_is_as_good_after_a_bad_object_as_before() {
 fn a_shard_is_one_frame_with_a_checksum() {
     let shared = tempfile::NamedTempFile::new().expect("creates");
     let file = shared.reopen().expect("opens");
-    let mut writer = JsonlWriter::create(file, 3).expect("creates");
-    for text in [b"{\"a\":1}\n", b"{\"a\":2}\n"] {
-        writer.append(Rows::Lines { text, count: 1 }).expect("appends");
+    let mut writer = Frames::Single.writer(file, 3).expect("creates");
+    for (id, text) in [(1, b"{\"a\":1}\n"), (2, b"{\"a\":2}\n")] {
+        writer.append(id, Rows::Lines { text, count: 1, encoded: None }).expect("appends");
     }
     writer.finish().expect("finishes");
     let mut object = Vec::new();
