@@ -3,6 +3,7 @@
 mod at_work;
 mod bad_use;
 mod cat;
+mod cat_faults;
 mod demo_generate;
 mod demo_origin;
 #[expect(dead_code, reason = "the queue's tests use all of it")]
