@@ -412,6 +412,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn any_bytes_are_read_or_refused(mut bytes: Vec<u8>, ends_right: bool, count in 0_u32..9) {
             if ends_right {

@@ -138,6 +138,28 @@ fn twenty_kills_leave_the_bytes_of_an_undisturbed_run() {
 }
 
 #[test]
+fn kills_leave_the_bytes_of_an_undisturbed_run_whatever_the_frames() {
+    let served = served(1_000, 0);
+    let world = World::new();
+    let snapshot = format!(
+        "snapshot --manifest {} --source {} --shard-rows 1500 --queue queue.db",
+        served.generated.manifest.display(),
+        served.nginx.url
+    );
+    for mode in ["seekable=64KiB", "splice"] {
+        let run = format!("run --frames {mode} --queue queue.db --output {mode}-{{}}");
+        let kills = Kills { world: &world, kills: 8, reach: 1.0, snapshot: &snapshot, run: &run, settle: &|| {} };
+        kill(&kills, |round, why| {
+            assert_eq!(
+                world.digest(&format!("{mode}-{round}")),
+                world.digest(&format!("{mode}-0")),
+                "{why}, {mode}, round {round}"
+            );
+        });
+    }
+}
+
+#[test]
 fn kills_during_uploads_in_parts_leave_neither_parts_nor_other_bytes() {
     let server = s3::server();
     let bucket = server.root.path().join(server.bucket("data"));

@@ -14,6 +14,8 @@ mod end_to_end;
 mod faults;
 mod faulty;
 mod formats;
+mod frames;
+mod frames_run;
 mod kills;
 mod listing;
 mod lost_claims;

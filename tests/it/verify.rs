@@ -49,6 +49,16 @@ fn verify(world: &World, patience: &Patience) -> Verified {
         Ok(())
     };
     queue.for_each_shard(&mut keep).unwrap();
+    let settings = settings();
+    let output = Output::of(&queue).unwrap().unwrap();
+    let store = store::open(&output.location, &settings, &queue.queue_id().unwrap()).unwrap();
+    let sources = Sources::new(settings, 1);
+    let verifier = Verifier { store: store.as_ref(), sources: Some(&sources), output: &output, patience };
+    verifier.verify(&shards[0], &queue.members_of(&shards[0]).unwrap())
+}
+
+/// Without a flag.
+pub(crate) fn settings() -> StoreSettings {
     let args = StoreArgs {
         s3_endpoint: None,
         s3_region: None,
@@ -56,12 +66,7 @@ fn verify(world: &World, patience: &Patience) -> Verified {
         s3_unsigned: false,
         s3_part_size: 16 << 20,
     };
-    let settings = StoreSettings::from_args(&args).unwrap();
-    let output = Output::of(&queue).unwrap().unwrap();
-    let store = store::open(&output.location, &settings, &queue.queue_id().unwrap()).unwrap();
-    let sources = Sources::new(settings, 1);
-    let verifier = Verifier { store: store.as_ref(), sources: Some(&sources), output: &output, patience };
-    verifier.verify(&shards[0], &queue.members_of(&shards[0]).unwrap())
+    StoreSettings::from_args(&args).unwrap()
 }
 
 fn asked(origin: &Origin, path: &str) -> usize {
