@@ -18,7 +18,7 @@ use crate::store::StoreError;
 
 /// What is read of a shard's end at first: row index and seek table of some 2,000 spliced microshards.
 const TAIL_BYTES: u64 = 64 << 10;
-/// Longer tables are refused: those of two million frames.
+/// Longer tables are refused: those of over five million frames.
 const TAIL_BYTES_MAX: u64 = 64 << 20;
 
 /// Which rows of a shard.

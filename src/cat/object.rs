@@ -4,8 +4,9 @@
 use std::io::{self, Read};
 use std::ops::Range;
 
+use crate::error::shown_uri;
 use crate::patience::Patience;
-use crate::store::{self, ObjectStore, Part, RangeOptions, Result, StoreError, Version};
+use crate::store::{self, ObjectStore, Part, RangeOptions, Result, StoreError, Trouble, Version};
 
 /// A smaller object is taken whole where its server knows no ranges.
 const WHOLE_MAX: u64 = 4 << 20;
@@ -96,7 +97,7 @@ impl<'a> Object<'a> {
     /// Reads all of it.
     pub fn read_whole(&self) -> Box<dyn Read + '_> {
         if self.comes_whole {
-            (self.notice)("the server ignores ranges: reading from the start");
+            (self.notice)("the server ignores ranges: reading the shard from its start");
         }
         match &self.tail {
             Some(tail) if self.tail_offset == 0 => Box::new(&tail[..]),
@@ -138,10 +139,14 @@ impl<'a> Object<'a> {
         Ok(())
     }
 
+    fn name(&self) -> String {
+        shown_uri(&format!("{}/{}", self.store.base().trim_end_matches('/'), self.key))
+    }
+
     fn store_error(&self, error: io::Error) -> StoreError {
         match error.downcast() {
             Ok(error) => error,
-            Err(error) => StoreError::local("get", self.key, error),
+            Err(error) => StoreError::local("get", self.name(), error),
         }
     }
 }
@@ -158,6 +163,10 @@ struct ObjectReader<'a> {
 impl ObjectReader<'_> {
     fn read_once(&mut self, buffer: &mut [u8]) -> Result<usize> {
         let failed = |error| self.object.store_error(error);
+        let shorter = || {
+            let cause = "it is shorter than it was: read it again";
+            StoreError::new("get", self.object.name(), Trouble::Conflict, cause)
+        };
         let body = match &mut self.body {
             Some(body) => body,
             None => {
@@ -168,11 +177,17 @@ impl ObjectReader<'_> {
                 let Part { offset, mut body, .. } = self.object.open(range, self.tries > 0)?;
                 // The whole comes from a server that knows no ranges: what lies before is passed over.
                 let before = self.at.saturating_sub(offset);
-                io::copy(&mut (&mut body).take(before), &mut io::sink()).map_err(failed)?;
+                if io::copy(&mut (&mut body).take(before), &mut io::sink()).map_err(failed)? < before {
+                    return Err(shorter());
+                }
                 self.body.insert(body)
             }
         };
-        body.read(buffer).map_err(failed)
+        match body.read(buffer).map_err(failed)? {
+            // Where an answer does not tell how long it is, nobody else sees that.
+            0 if self.end.is_some() => Err(shorter()),
+            read => Ok(read),
+        }
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) fn run(args: &cli::Cat, out: &mut dyn Write) -> Result<Exit> {
     let patience = Patience::default();
     let notice = |text: &str| {
         // Nobody to tell is no reason to stop.
-        let _ = writeln!(io::stderr(), "{uri}: {text}");
+        let _ = writeln!(io::stderr(), "{text}");
     };
     let mut shard = Object::new(store.as_ref(), &uri.key, &patience, &notice);
     let wanted = match args.microshard {

@@ -89,7 +89,7 @@ fn a_server_that_ignores_ranges_is_told_and_the_rows_are_right() {
     let origin = Origin::start();
     origin.on("/a", [ok(shard.bytes.clone())]);
     let printed = print(&origin, wanted(432..435));
-    assert_eq!(printed.notices, ["the server ignores ranges: reading from the start"]);
+    assert_eq!(printed.notices, ["the server ignores ranges: reading the shard from its start"]);
     assert_eq!(printed.rows(), shard.text(432..435));
     assert_eq!(ranges(&origin)[2], "-", "{:?}", ranges(&origin));
     assert_eq!(print(&origin, Wanted::Microshard(0)).fails(&["ignores ranges", "download it"]), "");
@@ -208,4 +208,16 @@ fn a_redirect_is_followed_with_the_range() {
     mirror.on("/a", [Step::Ranged(origin::Object { etag: "\"two\"", bytes: shard.bytes.clone() })]);
     origin.on("/a", [redirect(&format!("{}/a", other.url)), redirect(&format!("{}/a", mirror.url))]);
     assert_eq!(print(&origin, wanted(432..433)).fails(&["replaced while it was being read"]), "");
+}
+
+/// Such a body ends where it likes, so only what was known before can tell.
+#[test]
+fn an_answer_without_a_length_that_ends_too_early_is_an_error() {
+    let shard = indexed();
+    let origin = Origin::start();
+    let early = || Step::Unannounced(shard.bytes[..shard.frames[3].start + 1000].to_vec());
+    origin.on("/a", [Step::Ranged(object(&shard.bytes)), early()]);
+    assert_eq!(print(&origin, wanted(250..350)).fails(&["it is shorter than it was"]), shard.text(250..300));
+    origin.on("/a", [Step::Ranged(object(&shard.bytes)), early()]);
+    assert_eq!(print(&origin, wanted(500..501)).fails(&[&format!("{}/a: it is shorter than it was", origin.url)]), "");
 }
