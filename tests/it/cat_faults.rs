@@ -220,4 +220,11 @@ fn an_answer_without_a_length_that_ends_too_early_is_an_error() {
     assert_eq!(print(&origin, wanted(250..350)).fails(&["it is shorter than it was"]), shard.text(250..300));
     origin.on("/a", [Step::Ranged(object(&shard.bytes)), early()]);
     assert_eq!(print(&origin, wanted(500..501)).fails(&[&format!("{}/a: it is shorter than it was", origin.url)]), "");
+
+    // Rows that are not packed do not tell it either.
+    let text = shard.text(0..1000);
+    let steps = [Step::Ranged(object(text.as_bytes())), Step::Cut(200_000, object(text.as_bytes()))];
+    origin.on("/a", steps.into_iter().chain([Step::Unannounced(text.as_bytes()[..100_000].to_vec())]));
+    let printed = print(&origin, ALL).fails(&["it is shorter than it was"]);
+    assert!(text.starts_with(&printed) && printed.ends_with('\n'));
 }
