@@ -41,6 +41,8 @@ pub enum Command {
     Release(SyncBack),
     /// Read every published shard again and compare it with the queue and the index.
     Verify(Verify),
+    /// Print rows of one shard, reading no more of it than they are in.
+    Cat(Cat),
     /// Do the main job on generated microshards, served from inside the process.
     Demo(Demo),
 }
@@ -322,6 +324,38 @@ pub struct Verify {
     /// How objects are reached.
     #[command(flatten)]
     pub store: StoreArgs,
+}
+
+/// Arguments of `cat`.
+#[derive(Debug, Args)]
+pub struct Cat {
+    /// The shard: a file, https://host/path or s3://bucket/key.
+    #[arg(value_name = "SHARD")]
+    pub shard: String,
+    /// These rows, counted from 0: A..B (without B), A.., ..B, or A alone. Default: all.
+    #[arg(long, value_name = "A..B", value_parser = rows, conflicts_with = "microshard", allow_hyphen_values = true)]
+    pub rows: Option<(u64, Option<u64>)>,
+    /// The rows of this microshard; needs a shard of `run --frames seekable` or `--frames splice`.
+    #[arg(long, value_name = "ID", allow_hyphen_values = true)]
+    pub microshard: Option<i64>,
+    /// How objects are reached.
+    #[command(flatten)]
+    pub store: StoreArgs,
+}
+
+/// Parses `A..B`, `A..`, `..B` and `A`: the first row, and the one behind the last.
+fn rows(text: &str) -> Result<(u64, Option<u64>), String> {
+    let number = |text: &str| text.parse::<u64>().ok();
+    let parsed = match text.split_once("..") {
+        Some(("", "")) => None,
+        Some((start, "")) => number(start).map(|start| (start, None)),
+        Some(("", end)) => number(end).map(|end| (0, Some(end))),
+        Some((start, end)) => number(start).zip(number(end).map(Some)),
+        None => number(text).and_then(|row| Some((row, Some(row.checked_add(1)?)))),
+    };
+    parsed
+        .filter(|(start, end)| end.is_none_or(|end| *start <= end))
+        .ok_or_else(|| "write A..B (without row B), A.., ..B or A; the first row is 0".to_owned())
 }
 
 /// Arguments of `demo`.

@@ -32,6 +32,7 @@ pub mod build;
 pub mod isolate;
 pub mod index;
 pub mod verify;
+pub mod cat;
 
 pub mod format;
 pub mod store;

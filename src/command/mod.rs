@@ -1,5 +1,6 @@
 //! One file per subcommand, short: from what was typed to what is called, and what is printed.
 
+mod cat;
 mod failures;
 mod init_manifest;
 pub mod out;
@@ -59,6 +60,7 @@ pub fn run(command: &Command, out: &mut dyn Write) -> Result<Exit> {
         Command::Retry(args) => retry::run(args, out),
         Command::Release(args) => release::run(args, out),
         Command::Verify(args) => verify::run(args, out),
+        Command::Cat(args) => cat::run(args, out),
         Command::Demo(args) => demo::run(args, out),
     }
 }

@@ -9,7 +9,7 @@ use zstd::zstd_safe::{self, DCtx, DParameter, ResetDirective};
 use super::{BadInput, Limits};
 
 /// The largest zstd window that is decoded: 128 MiB, what `zstd --long=27` writes.
-const WINDOW_LOG_MAX: u32 = 27;
+pub(super) const WINDOW_LOG_MAX: u32 = 27;
 
 /// The largest size that is believed before anything is decoded.
 const CLAIM_MAX: u64 = 1 << 20;

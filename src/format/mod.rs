@@ -10,6 +10,7 @@ mod lines;
 pub mod seek;
 mod seekable;
 mod splice;
+mod stream;
 mod tables;
 
 use std::io;
@@ -17,6 +18,7 @@ use std::io;
 pub use detect::{Compression, DataFrame, Decoded, Decoder};
 pub use frames::Frames;
 pub use jsonl::{EXTENSION, JsonlReader, encoder_bytes};
+pub use stream::{FrameDecoder, decode_stream};
 pub use tables::check_tables;
 
 /// What is wrong with an input: a sentence with line number and byte offset where there is one.

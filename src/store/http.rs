@@ -8,7 +8,10 @@ use super::agent::{AgentOptions, Network, Patience};
 use super::answer::{read_body, status_error, transport_error};
 use crate::error::shown_uri;
 
-use super::{Digest, Entry, GetOptions, Head, ObjectStore, Result, Spool, StoreError, Trouble, UploadLog};
+use super::{
+    Digest, Entry, GetOptions, Head, ObjectStore, Part, Range, RangeOptions, Result, Spool, StoreError, Trouble,
+    UploadLog, range,
+};
 
 const REDIRECTS_MAX: u32 = 5;
 
@@ -38,9 +41,18 @@ impl HttpStore {
         shown_uri(&self.url(key))
     }
 
-    fn send(&self, operation: &'static str, key: &str, fresh: bool) -> Result<Response<Body>> {
+    fn send(
+        &self,
+        operation: &'static str,
+        key: &str,
+        fresh: bool,
+        headers: &[(&'static str, String)],
+    ) -> Result<Response<Body>> {
         let url = self.url(key);
         let mut request = if operation == "head" { self.agent.head(&url) } else { self.agent.get(&url) };
+        for (name, value) in headers {
+            request = request.header(*name, value);
+        }
         if fresh {
             // No pooled connection is young enough: a new one is made, and kept.
             request = request.config().max_idle_age(std::time::Duration::ZERO).build();
@@ -69,15 +81,25 @@ impl ObjectStore for HttpStore {
     }
 
     fn get(&self, key: &str, body: &mut Vec<u8>, options: GetOptions) -> Result<()> {
-        let mut response = self.send("get", key, options.fresh)?;
+        let mut response = self.send("get", key, options.fresh, &[])?;
         if response.status() != StatusCode::OK {
             return Err(self.refused("get", key, response));
         }
         read_body("get", &self.shown(key), &mut response, body, options.bytes_max, self.patience)
     }
 
+    fn get_range(&self, key: &str, range: Range, options: RangeOptions<'_>) -> Result<Part> {
+        let answer = self.send("get", key, options.fresh, &range::headers(range, options))?;
+        match answer.status() {
+            StatusCode::OK | StatusCode::PARTIAL_CONTENT => {
+                range::part_of_answer("get", self.shown(key), range, options, answer)
+            }
+            status => Err(range::refused_part(status.as_u16(), self.refused("get", key, answer))),
+        }
+    }
+
     fn head(&self, key: &str) -> Result<Option<Head>> {
-        let response = self.send("head", key, false)?;
+        let response = self.send("head", key, false, &[])?;
         match response.status() {
             StatusCode::OK => {}
             StatusCode::NOT_FOUND | StatusCode::GONE => return Ok(None),

@@ -2,14 +2,16 @@
 //! another file; both the file and its directory are synced (I6). No key leads out of the base, by `..` or by a link.
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read, Seek, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use tempfile::TempPath;
 
+use super::range::Exactly;
 use super::{
-    Digest, Digester, Entry, GetOptions, Head, ObjectStore, Result, Spool, StoreError, Trouble, UploadLog, uri,
+    Digest, Digester, Entry, GetOptions, Head, ObjectStore, Part, Range, RangeOptions, Result, Spool, StoreError,
+    Trouble, UploadLog, Version, range, uri,
 };
 
 const TEMPORARY: &str = ".compact-local-";
@@ -87,6 +89,14 @@ impl LocalStore {
         name.starts_with(TEMPORARY) && name.ends_with(UNFINISHED)
     }
 
+    fn open(&self, key: &str) -> Result<File> {
+        let path = self.path("get", key)?;
+        open_regular(&path).map_err(|error| match is_absent(&error) {
+            true => StoreError { trouble: Trouble::Gone, ..self.failed("get", key, error) },
+            false => self.failed("get", key, error),
+        })
+    }
+
     fn digest(&self, operation: &'static str, key: &str, path: &Path) -> Result<Option<Digest>> {
         let file = match open_regular(path) {
             Ok(file) => file,
@@ -103,12 +113,8 @@ impl ObjectStore for LocalStore {
     }
 
     fn get(&self, key: &str, body: &mut Vec<u8>, options: GetOptions) -> Result<()> {
-        let path = self.path("get", key)?;
         body.clear();
-        let file = open_regular(&path).map_err(|error| match is_absent(&error) {
-            true => StoreError { trouble: Trouble::Gone, ..self.failed("get", key, error) },
-            false => self.failed("get", key, error),
-        })?;
+        let file = self.open(key)?;
         let read = file.take(options.bytes_max.saturating_add(1)).read_to_end(body);
         read.map_err(|error| self.failed("get", key, error))?;
         if body.len() as u64 > options.bytes_max {
@@ -116,6 +122,22 @@ impl ObjectStore for LocalStore {
             return Err(StoreError::new("get", self.shown(key), Trouble::TooLarge, cause));
         }
         Ok(())
+    }
+
+    fn get_range(&self, key: &str, range: Range, options: RangeOptions<'_>) -> Result<Part> {
+        let failed = |error| self.failed("get", key, error);
+        let mut file = self.open(key)?;
+        let version = version_of(&file.metadata().map_err(failed)?);
+        range::same_version("get", &self.shown(key), options, &version)?;
+        let size = version.bytes.unwrap_or_default();
+        let Some((offset, bytes)) = range.within(size) else {
+            let cause = format!("it has {size} bytes, and not the ones that are looked for");
+            return Err(StoreError::new("get", self.shown(key), Trouble::Gone, cause));
+        };
+        file.seek(SeekFrom::Start(offset)).map_err(failed)?;
+        let body =
+            Exactly { reader: file, left: Some(bytes), operation: "get", object: self.shown(key), failed: local_error };
+        Ok(Part { version, offset, body: Box::new(body) })
     }
 
     fn head(&self, key: &str) -> Result<Option<Head>> {
@@ -275,6 +297,13 @@ fn local_error(operation: &'static str, object: String, error: io::Error) -> Sto
     let mut failure = StoreError::local(operation, object, error);
     failure.cause = format!("{}: {advice}", failure.cause);
     failure
+}
+
+/// Files have no ETag: what changes when they are written to or replaced serves as one.
+fn version_of(metadata: &fs::Metadata) -> Version {
+    let (device, inode) = (metadata.dev(), metadata.ino());
+    let etag = format!("{device}-{inode}-{}.{:09}", metadata.mtime(), metadata.mtime_nsec());
+    Version { bytes: Some(metadata.len()), etag: Some(etag), modified: None }
 }
 
 /// Opening a pipe would wait for its writer, so only files are opened.

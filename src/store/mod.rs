@@ -8,6 +8,7 @@ pub mod credentials;
 pub mod http;
 pub mod local;
 mod names;
+pub mod range;
 pub mod s3;
 pub mod settings;
 pub mod sources;
@@ -22,6 +23,7 @@ use sha2::Digest as _;
 
 pub use self::agent::{Network, Patience};
 pub use self::answer::trouble_of_status;
+pub use self::range::{Part, Range, RangeOptions, Version};
 pub use self::settings::StoreSettings;
 pub use self::sources::{Reader, Sources, Tally};
 pub use self::uri::{Location, ObjectUri, Origin};
@@ -117,6 +119,9 @@ pub trait ObjectStore: Send + Sync {
     /// Reads the whole object into `body`, which is cleared first.
     fn get(&self, key: &str, body: &mut Vec<u8>, options: GetOptions) -> Result<()>;
 
+    /// Opens a part of the object, to be read as it arrives. All of it is there, or it is an error.
+    fn get_range(&self, key: &str, range: Range, options: RangeOptions<'_>) -> Result<Part>;
+
     /// What is known of the object; `None` where there is none.
     fn head(&self, key: &str) -> Result<Option<Head>>;
 
@@ -150,6 +155,21 @@ pub fn open(location: &str, settings: &StoreSettings, tag: &str) -> anyhow::Resu
         Location::Directory(base) => Arc::new(local::LocalStore::new(&base, tag)),
         Location::Http(base) => Arc::new(http::HttpStore::new(&base, &settings.network, IDLE_MAX, settings.patience)),
         Location::S3 { bucket, prefix } => Arc::new(s3::S3Store::new(&bucket, &prefix, settings, IDLE_MAX)?),
+    })
+}
+
+/// Opens what an object's uri was resolved to be of; the object's key is relative to that.
+pub fn open_origin(origin: &Origin, settings: &StoreSettings, idle_max: usize) -> Result<Box<dyn ObjectStore>> {
+    Ok(match origin {
+        Origin::Directory(base) => Box::new(local::LocalStore::new(base, "")),
+        Origin::Http(base) => Box::new(http::HttpStore::new(base, &settings.network, idle_max, settings.patience)),
+        Origin::S3(bucket) => match s3::S3Store::new(bucket, "", settings, idle_max) {
+            Ok(store) => Box::new(store),
+            Err(error) => {
+                let cause = format!("{error:#}");
+                return Err(StoreError::new("open", origin.to_string(), Trouble::Misconfigured, cause));
+            }
+        },
     })
 }
 

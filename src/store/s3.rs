@@ -19,8 +19,8 @@ use ureq::http::{Method, header};
 use self::client::{Call, Client, EXPIRY, Failure, Outcome};
 use super::answer::copy_body;
 use super::{
-    Digest, Digester, Entry, GetOptions, Head, ObjectStore, Result, Spool, StoreError, StoreSettings, Trouble,
-    UploadLog, uri,
+    Digest, Digester, Entry, GetOptions, Head, ObjectStore, Part, Range, RangeOptions, Result, Spool, StoreError,
+    StoreSettings, Trouble, UploadLog, range, uri,
 };
 
 const SHA256: &str = "x-amz-meta-sha256";
@@ -157,6 +157,18 @@ impl ObjectStore for S3Store {
         let key = self.key("get", key)?;
         body.clear();
         self.read("get", &key, body, options)
+    }
+
+    fn get_range(&self, key: &str, range: Range, options: RangeOptions<'_>) -> Result<Part> {
+        let key = self.key("get", key)?;
+        let headers = range::headers(range, options);
+        let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let call = Call { headers: &headers, fresh: options.fresh, ..Call::get("get", &key) };
+        match self.client.send(&call, |keys| self.client.bucket.get_object(keys, &key).sign(EXPIRY).into()) {
+            Ok(answer) => range::part_of_answer("get", self.client.shown(&key), range, options, answer),
+            Err(Failure::Refused(refusal)) => Err(range::refused_part(refusal.status, refusal.error)),
+            Err(failure) => Err(failure.into_error()),
+        }
     }
 
     fn head(&self, key: &str) -> Result<Option<Head>> {

@@ -5,11 +5,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use super::http::HttpStore;
-use super::local::LocalStore;
-use super::s3::S3Store;
 use super::throttle::{Throttle, Verdict};
-use super::{GetOptions, ObjectStore, ObjectUri, Origin, Result, StoreError, StoreSettings, Trouble};
+use super::{GetOptions, ObjectStore, ObjectUri, Origin, Result, StoreSettings, Trouble, open_origin};
 
 /// What an origin did so far: whether trouble is an object's or the origin's own.
 #[derive(Debug, Clone, Default)]
@@ -94,18 +91,7 @@ impl Sources {
     fn open(&self, origin: &Origin) -> Result<Box<dyn ObjectStore>> {
         // One connection is in use at a time, another may wait at the end of a redirect.
         const IDLE_MAX: usize = 2;
-        let settings = &self.settings;
-        Ok(match origin {
-            Origin::Directory(base) => Box::new(LocalStore::new(base, "")),
-            Origin::Http(base) => Box::new(HttpStore::new(base, &settings.network, IDLE_MAX, settings.patience)),
-            Origin::S3(bucket) => match S3Store::new(bucket, "", settings, IDLE_MAX) {
-                Ok(store) => Box::new(store),
-                Err(error) => {
-                    let cause = format!("{error:#}");
-                    return Err(StoreError::new("open", origin.to_string(), Trouble::Misconfigured, cause));
-                }
-            },
-        })
+        open_origin(origin, &self.settings, IDLE_MAX)
     }
 }
 

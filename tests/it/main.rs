@@ -2,6 +2,8 @@
 
 mod at_work;
 mod bad_use;
+mod cat;
+mod cat_faults;
 mod demo_generate;
 mod demo_origin;
 #[expect(dead_code, reason = "the queue's tests use all of it")]
@@ -33,9 +35,11 @@ mod poison;
 mod postgres;
 mod readme;
 mod s3;
+mod shards;
 mod store_conformance;
 mod store_credentials;
 mod store_http;
+mod store_ranges;
 mod store_local;
 mod store_s3;
 mod store_sources;

@@ -12,6 +12,10 @@ use std::sync::{Arc, Mutex};
 pub(crate) enum Step {
     /// A status, headers and a body with its length.
     Answer(u16, Vec<(&'static str, String)>, Vec<u8>),
+    /// This object, as a server that knows ranges and conditions has it.
+    Ranged(Object),
+    /// The same, but the connection is closed after so many bytes of the body.
+    Cut(usize, Object),
     /// 200, with a length that is longer than the body; then the connection is closed.
     Short { announced: usize, body: Vec<u8> },
     /// 200 without a length: the body ends with the connection.
@@ -26,6 +30,34 @@ pub(crate) enum Step {
     Stall,
     /// The beginning of a body, then nothing until the client hangs up.
     StallIn { announced: usize, body: Vec<u8> },
+}
+
+/// An object with its ETag, in quotes if it is a strong one.
+#[derive(Clone)]
+pub(crate) struct Object {
+    pub(crate) etag: &'static str,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Object {
+    /// Status, headers and body.
+    fn answer(&self, request: &Request) -> (u16, Vec<(&'static str, String)>, &[u8]) {
+        let (tag, size) = (("etag", self.etag.to_owned()), self.bytes.len());
+        if request.headers.get("if-match").is_some_and(|etag| etag != self.etag) {
+            return (412, vec![tag], &[]);
+        }
+        let Some(range) = request.headers.get("range") else { return (200, vec![tag], &self.bytes) };
+        let (first, last) = range.strip_prefix("bytes=").unwrap().split_once('-').unwrap();
+        let (start, end) = match (first.parse::<usize>().ok(), last.parse::<usize>().ok()) {
+            (Some(first), last) => (first, last.map_or(size, |last| size.min(last + 1))),
+            (None, last) => (size.saturating_sub(last.unwrap()), size),
+        };
+        if start >= end {
+            return (416, vec![tag, ("content-range", format!("bytes */{size}"))], &[]);
+        }
+        let range = ("content-range", format!("bytes {start}-{}/{size}", end - 1));
+        (206, vec![tag, range], &self.bytes[start..end])
+    }
 }
 
 pub(crate) fn ok(body: impl Into<Vec<u8>>) -> Step {
@@ -143,23 +175,26 @@ fn serve(state: &State, reader: &mut BufReader<TcpStream>) -> io::Result<bool> {
     reader.take(length).read_to_end(&mut request.body)?;
     let mut stream = reader.get_ref();
     let is_head = request.method == "HEAD";
-    state.requests.lock().unwrap().push(request);
+    state.requests.lock().unwrap().push(request.clone());
     if let Step::After(moment, body) = step {
         let _ = moment.recv(); // nothing is ever sent
         step = ok(body);
     }
+    if let Step::Ranged(object) = &step {
+        let (status, headers, body) = object.answer(&request);
+        step = Step::Answer(status, headers, body.to_vec());
+    }
     match step {
         Step::Answer(status, headers, body) => {
-            let mut head = format!("HTTP/1.1 {status} Said So\r\n");
-            for (name, value) in headers {
-                head += &format!("{name}: {value}\r\n");
-            }
-            if status != 204 {
-                head += &format!("content-length: {}\r\n", body.len());
-            }
+            let head = head(status, headers, body.len());
             let body = if is_head { vec![] } else { body };
-            stream.write_all(&[head.as_bytes(), b"\r\n", &body].concat())?;
+            stream.write_all(&[head.as_bytes(), &body].concat())?;
             return Ok(true);
+        }
+        Step::Cut(after, object) => {
+            let (status, headers, body) = object.answer(&request);
+            let head = head(status, headers, body.len());
+            stream.write_all(&[head.as_bytes(), &body[..after.min(body.len())]].concat())?
         }
         Step::Short { announced, body } => stream.write_all(&announcing(announced, &body))?,
         Step::Unannounced(body) => {
@@ -171,10 +206,21 @@ fn serve(state: &State, reader: &mut BufReader<TcpStream>) -> io::Result<bool> {
             stream.read_exact(&mut [0])?;
         }
         Step::Stall => stream.read_exact(&mut [0])?,
-        Step::Reset | Step::After(..) => {}
+        Step::Reset | Step::After(..) | Step::Ranged(_) => {}
     }
     stream.shutdown(std::net::Shutdown::Both)?;
     Ok(false)
+}
+
+fn head(status: u16, headers: Vec<(&'static str, String)>, length: usize) -> String {
+    let mut head = format!("HTTP/1.1 {status} Said So\r\n");
+    for (name, value) in headers {
+        head += &format!("{name}: {value}\r\n");
+    }
+    if status != 204 {
+        head += &format!("content-length: {length}\r\n");
+    }
+    head + "\r\n"
 }
 
 fn announcing(announced: usize, body: &[u8]) -> Vec<u8> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusty_s3::{Bucket, Credentials};
-use ureq::http::{self, Method, Response};
+use ureq::http::{self, Method, Response, StatusCode};
 use ureq::{Agent, Body};
 
 use super::refusal::{Refusal, refusal};
@@ -109,7 +109,9 @@ impl Client {
         };
         let failed = |error| Failure::Unanswered(transport_error(call.operation, self.shown(call.key), error));
         let mut answer = sent.map_err(failed)?;
-        if matches!(answer.status().as_u16(), 200 | 204) {
+        let of_part =
+            answer.status() == StatusCode::PARTIAL_CONTENT && call.headers.iter().any(|(name, _)| *name == "range");
+        if of_part || matches!(answer.status().as_u16(), 200 | 204) {
             return Ok(answer);
         }
         // What cannot be read of an explanation is done without: the status is what counts.
