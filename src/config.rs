@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli;
 use crate::patience::Patience;
-use crate::store::{Location, StoreSettings};
+use crate::store::{Bounds, Location, StoreSettings};
 
 /// Where the queue keeps the options of its first run.
 const OUTPUT_KEY: &str = "output";
@@ -24,6 +24,8 @@ pub struct Config {
     pub queue: PathBuf,
     /// Download threads.
     pub threads: usize,
+    /// Requests a second of each origin at most.
+    pub requests_per_second: Option<f64>,
     /// Threads that decode and encode.
     pub builders: usize,
     /// Bytes for what is downloaded and not yet written.
@@ -70,6 +72,7 @@ impl Config {
         Ok(Config {
             queue: args.queue.queue.clone(),
             threads: usize::from(args.threads),
+            requests_per_second: args.max_requests_per_second,
             builders: args.builders.map_or(cores, usize::from),
             memory: args.memory,
             output: Output {
@@ -96,6 +99,18 @@ impl Config {
         let wanted = self.builders + self.threads.div_ceil(THREADS_PER_LANE).max(2);
         let affordable = usize::try_from(self.memory / 4 * 3 / job_bytes).unwrap_or(usize::MAX);
         wanted.min(affordable).max(1)
+    }
+}
+
+impl Config {
+    /// How each origin is asked at most.
+    pub fn bounds(&self) -> Bounds {
+        Bounds {
+            in_flight: self.threads,
+            per_second: self.requests_per_second,
+            pause: self.patience.retry_after_max,
+            wait: self.patience.in_lane_max,
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::config::Output;
 use crate::error::shown_uri;
 use crate::format::{JsonlReader, Limits, RowReader, Rows};
 use crate::patience::Patience;
-use crate::store::{GetOptions, ObjectStore, Reader, Sources};
+use crate::store::{GetOptions, ObjectStore, Reader, Sources, Trouble};
 
 /// A shard is read whole; larger ones than this were not written by us.
 const SHARD_BYTES_MAX: u64 = 16 << 30;
@@ -115,7 +115,7 @@ impl Verifier<'_> {
         loop {
             let options = GetOptions { bytes_max: self.output.max_microshard_bytes, fresh: tries > 0 };
             let Err(error) = source.get(&member.uri, object, options) else { return Ok(()) };
-            tries += 1;
+            tries += u32::from(!matches!(error.trouble, Trouble::Paused(_)));
             if !error.trouble.is_passing() {
                 return Err(error.to_string());
             }

@@ -6,8 +6,10 @@ mod agent;
 mod answer;
 pub mod credentials;
 pub mod http;
+pub mod limit;
 pub mod local;
 mod names;
+pub mod pace;
 pub mod s3;
 pub mod settings;
 pub mod sources;
@@ -24,6 +26,7 @@ pub use self::agent::{Network, Patience};
 pub use self::answer::trouble_of_status;
 pub use self::settings::StoreSettings;
 pub use self::sources::{Reader, Sources, Tally};
+pub use self::throttle::{Bounds, Load};
 pub use self::uri::{Location, ObjectUri, Origin};
 pub use crate::error::{StoreError, Trouble};
 
