@@ -13,7 +13,7 @@ use std::time::Duration;
 use clap::Parser as _;
 use compact_local::cli::StoreArgs;
 use compact_local::format::{Decoder, Frames, JsonlReader, Limits, RowReader};
-use compact_local::store::{GetOptions, Sources, StoreSettings};
+use compact_local::store::{Bounds, GetOptions, Sources, StoreSettings};
 use rustix::time::{ClockId, clock_gettime};
 use sha2::{Digest, Sha256};
 
@@ -79,7 +79,8 @@ fn cpu(work: impl FnOnce()) -> Duration {
 
 fn fetch(origin: &str, uris: &[String]) -> Duration {
     let settings = StoreSettings::from_args(&Only::parse_from(["parts"]).store).expect("has defaults");
-    let mut reader = Sources::new(settings, 1).reader();
+    let bounds = Bounds { in_flight: 1, per_second: None, pause: Duration::ZERO, wait: Duration::ZERO };
+    let mut reader = Sources::new(settings, bounds).reader();
     let uris: Vec<String> = uris.iter().map(|uri| format!("{origin}/{uri}")).collect();
     let mut body = Vec::new();
     cpu(|| {

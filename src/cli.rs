@@ -228,6 +228,9 @@ pub struct Run {
     /// Download threads.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub threads: u16,
+    /// Ask each origin for no more than so many objects a second.
+    #[arg(long, value_name = "N", value_parser = rate)]
+    pub max_requests_per_second: Option<f64>,
     /// Threads that decode and encode; the default is the number of cores.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub builders: Option<u16>,
@@ -269,6 +272,14 @@ fn frames(text: &str) -> Result<Frames, String> {
         None if text == "splice" => Ok(Frames::Splice),
         Some(("seekable", size)) => Frames::seekable(bytes(size)?),
         _ => Err("write single, seekable, seekable=SIZE or splice".to_owned()),
+    }
+}
+
+/// Parses a number of requests a second, 0.5 or 500.
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(rate) if (0.01..=1e6).contains(&rate) => Ok(rate),
+        _ => Err("write a number from 0.01 to 1000000".to_owned()),
     }
 }
 

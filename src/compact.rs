@@ -26,6 +26,7 @@ use crate::lane::{self, Lane};
 use crate::manifest::Held;
 use crate::memory::Memory;
 use crate::monitor::{Amount, Event, LanguageTotals, Monitor};
+use crate::origins;
 use crate::park::Park;
 use crate::slots::Slots;
 use crate::stop::{Stop, StopOnPanic};
@@ -76,7 +77,7 @@ pub fn run(config: &Config, monitor: &dyn Monitor, interrupt: &Interrupt) -> Res
     store.check_writable()?;
     let slots = Slots::open(&with_suffix(queue.path(), ".slots"))?;
     let owner = start(&queue, store.as_ref(), &slots)?;
-    let sources = Sources::new(config.store.clone(), config.threads);
+    let sources = Sources::new(config.store.clone(), config.bounds());
     let stop = Stop::default();
     let shared = Shared {
         config,
@@ -250,6 +251,8 @@ fn all_wait(waiting: &Waiting) -> Event {
 fn watch(lanes: &[ScopedJoinHandle<'_, Result<(), RunError>>], shared: &Shared<'_>) -> Result<()> {
     let Shared { config, queue, sources, stop, monitor, interrupt, .. } = *shared;
     let mut limits = HashMap::new();
+    let mut origins = Vec::new();
+    origins::forget(queue)?;
     let mut planned = languages(queue, config.only.as_deref())?;
     for tick in 1_u64.. {
         if lanes.iter().all(ScopedJoinHandle::is_finished) {
@@ -259,9 +262,10 @@ fn watch(lanes: &[ScopedJoinHandle<'_, Result<(), RunError>>], shared: &Shared<'
             stop.set();
         }
         for (origin, tally) in sources.tallies() {
-            let limit = tally.limit as u32;
+            let Some(load) = tally.load else { continue };
+            let limit = (load.in_flight as u32, load.per_second.map(|rate| rate.round() as u32));
             if limits.insert(origin.clone(), limit) != Some(limit) {
-                monitor.event(&Event::OriginLimit { origin, limit });
+                monitor.event(&Event::OriginLimit { origin, limit: limit.0, per_second: limit.1 });
             }
         }
         if tick.is_multiple_of(PLAN_TICKS) {
@@ -270,6 +274,7 @@ fn watch(lanes: &[ScopedJoinHandle<'_, Result<(), RunError>>], shared: &Shared<'
                 monitor.event(&Event::Planned { languages: now.clone() });
             }
             planned = now;
+            origins = origins::keep(queue, sources, origins)?;
         }
         monitor.tick(Instant::now());
         thread::sleep(TICK);

@@ -11,7 +11,7 @@ use crate::format::seek::FRAME_BYTES_MAX;
 use crate::format::{Frames, encoder_bytes};
 use crate::memory::Needs;
 use crate::patience::Patience;
-use crate::store::{Location, StoreSettings};
+use crate::store::{Bounds, Location, StoreSettings};
 
 /// Where the queue keeps the options of its first run.
 const OUTPUT_KEY: &str = "output";
@@ -25,6 +25,8 @@ pub struct Config {
     pub queue: PathBuf,
     /// Download threads.
     pub threads: usize,
+    /// Requests a second of each origin at most.
+    pub requests_per_second: Option<f64>,
     /// Threads that decode and encode.
     pub builders: usize,
     /// Bytes that may be resident.
@@ -79,6 +81,7 @@ impl Config {
         Ok(Config {
             queue: args.queue.queue.clone(),
             threads: usize::from(args.threads),
+            requests_per_second: args.max_requests_per_second,
             builders: args.builders.map_or(cores, usize::from),
             memory: args.memory,
             output: Output {
@@ -108,6 +111,18 @@ impl Config {
             sent: if self.output.location.starts_with("s3://") { job } else { 0 },
             microshard_max: self.output.max_microshard_bytes,
         })
+    }
+}
+
+impl Config {
+    /// How each origin is asked at most.
+    pub fn bounds(&self) -> Bounds {
+        Bounds {
+            in_flight: self.threads,
+            per_second: self.requests_per_second,
+            pause: self.patience.retry_after_max,
+            wait: self.patience.in_lane_max,
+        }
     }
 }
 

@@ -8,8 +8,12 @@ use std::time::Duration;
 /// What the caller can do about a failed operation on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
-    /// Worth another try on a new connection: a 5xx, a reset, a timeout, a short body.
+    /// Worth another try on a new connection: a 5xx, a reset, a short body.
     Transient,
+    /// Nothing came, or was taken, in time; worth another try on a new connection.
+    TimedOut,
+    /// Not asked at all: the origin is left alone for this long, because it asked for it or to keep to a ceiling.
+    Paused(Duration),
     /// The origin asks for less: 408, 429, 503 SlowDown; with its `Retry-After`, where it sent one.
     Throttled(Option<Duration>),
     /// This object cannot be had: 404, 410, a name the store refuses.
@@ -31,12 +35,16 @@ pub enum Trouble {
 impl Trouble {
     /// Whether another try, some time later, may go well.
     pub fn is_passing(self) -> bool {
-        matches!(self, Trouble::Transient | Trouble::Throttled(_) | Trouble::Unreachable)
+        use Trouble::{Paused, Throttled, TimedOut, Transient, Unreachable};
+        matches!(self, Transient | TimedOut | Paused(_) | Throttled(_) | Unreachable)
     }
 
     /// How long the origin asked to be left alone.
     pub fn asked(self) -> Duration {
-        if let Trouble::Throttled(Some(asked)) = self { asked } else { Duration::ZERO }
+        match self {
+            Trouble::Throttled(Some(asked)) | Trouble::Paused(asked) => asked,
+            _ => Duration::ZERO,
+        }
     }
 }
 

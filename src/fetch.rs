@@ -258,18 +258,21 @@ impl Fetch<'_> {
             Trouble::Denied | Trouble::Misconfigured => Err(restated(error)),
             trouble if self.patience.origin_is_lost(&tally, trouble) => Err(restated(error)),
             Trouble::Unreachable => Ok(Verdict::Again(Duration::ZERO)),
+            Trouble::Paused(wait) => Ok(Verdict::Again(wait)),
             _ if self.patience.object_is_lost(tries, tried_for(member)) => {
                 failed(format!("{} ({tries} tries)", error.cause))
             }
             Trouble::Throttled(Some(asked)) => Ok(Verdict::Again(asked.min(self.patience.retry_after_max))),
-            Trouble::Transient | Trouble::Throttled(None) => Ok(Verdict::Again(Duration::ZERO)),
+            Trouble::Transient | Trouble::TimedOut | Trouble::Throttled(None) => Ok(Verdict::Again(Duration::ZERO)),
         }
     }
 
     fn later(&self, job: &Job, again: &[(usize, Duration, StoreError)], progress: bool) -> Later {
         let asked = again.iter().map(|(_, wait, _)| *wait).max().unwrap_or_default();
         let wait = self.patience.deferral(job.deferrals).max(asked);
-        let troubles = again.iter().map(|(index, _, error)| {
+        // What was not asked for was not tried.
+        let tried = again.iter().filter(|(_, _, error)| !matches!(error.trouble, Trouble::Paused(_)));
+        let troubles = tried.map(|(index, _, error)| {
             let member = &job.members[*index];
             Failure { seq: member.seq, sentence: error.cause.clone(), tries: member.tries + 1 }
         });

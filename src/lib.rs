@@ -40,6 +40,7 @@ pub mod store;
 pub mod budget;
 pub mod memory;
 pub mod park;
+pub mod origins;
 pub mod patience;
 pub mod slots;
 pub mod stop;

@@ -11,7 +11,7 @@ use crate::error::shown_uri;
 use crate::format::seek::RowIndex;
 use crate::format::{Encoded, JsonlReader, Limits, RowReader, Rows, check_tables};
 use crate::patience::Patience;
-use crate::store::{GetOptions, ObjectStore, Reader, Sources};
+use crate::store::{GetOptions, ObjectStore, Reader, Sources, Trouble};
 
 /// A shard is read whole; larger ones than this were not written by us.
 const SHARD_BYTES_MAX: u64 = 16 << 30;
@@ -139,7 +139,7 @@ impl Verifier<'_> {
         loop {
             let options = GetOptions { bytes_max: self.output.max_microshard_bytes, fresh: tries > 0 };
             let Err(error) = source.get(&member.uri, object, options) else { return Ok(()) };
-            tries += 1;
+            tries += u32::from(!matches!(error.trouble, Trouble::Paused(_)));
             if !error.trouble.is_passing() {
                 return Err(error.to_string());
             }

@@ -11,6 +11,7 @@ use super::Exit;
 use super::table::Table;
 use crate::cli::QueueJson;
 use crate::monitor::human;
+use crate::origins;
 use crate::time::rfc3339;
 
 pub(super) fn run(args: &QueueJson, out: &mut dyn Write) -> Result<Exit> {
@@ -37,6 +38,7 @@ fn as_json(queue: &Queue, groups: &[GroupStatus]) -> Result<Value> {
         "waiting_until_ms": waiting.as_ref().map(|waiting| waiting.until_ms),
         "waiting_why": waiting.as_ref().map(|waiting| &waiting.why),
     });
+    status["origins"] = json!(origins::read(queue)?);
     let language = |group: &GroupStatus| {
         let mut language = counts(group);
         language["run_id"] = json!(group.run_id);
@@ -103,6 +105,9 @@ fn print(queue: &Queue, groups: &[GroupStatus], out: &mut dyn Write) -> Result<(
     }
     table.print(out)?;
     writeln!(out, "{}", runner_line(queue)?)?;
+    for origin in origins::read(queue)? {
+        writeln!(out, "{}", origin.line(now_ms()))?;
+    }
     if let Some(waiting) = queue.next_deferred(None)? {
         writeln!(out, "{}", waiting_line(&all.shards, &waiting, now_ms()))?;
     }

@@ -16,7 +16,7 @@ use crate::hex;
 use crate::index::{self, Index};
 use crate::monitor::human;
 use crate::patience::Patience;
-use crate::store::{self, Sources, StoreSettings};
+use crate::store::{self, Bounds, Sources, StoreSettings};
 use crate::verify::{Verified, Verifier};
 
 pub(super) fn run(args: &cli::Verify, out: &mut dyn Write) -> Result<Exit> {
@@ -34,9 +34,11 @@ pub(super) fn run(args: &cli::Verify, out: &mut dyn Write) -> Result<Exit> {
     if missing.pending == 0 {
         wrong.extend(compare_index(&shards, index::read(store.as_ref())?.as_ref(), &queue.queue_id()?));
     }
-    let sources = args.source.then(|| Sources::new(settings, threads));
-    let verifier =
-        Verifier { store: store.as_ref(), sources: sources.as_ref(), output: &output, patience: &Patience::default() };
+    let patience = Patience::default();
+    let (pause, wait) = (patience.retry_after_max, patience.in_lane_max);
+    let bounds = Bounds { in_flight: threads, per_second: None, pause, wait };
+    let sources = args.source.then(|| Sources::new(settings, bounds));
+    let verifier = Verifier { store: store.as_ref(), sources: sources.as_ref(), output: &output, patience: &patience };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().context("failed to start threads")?;
     // Each thread reads members with a connection of its own.
     let path = queue.path();

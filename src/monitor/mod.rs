@@ -124,6 +124,8 @@ pub enum Event {
         origin: String,
         /// Requests at the same time from now on.
         limit: u32,
+        /// Requests a second from now on, where they are bounded.
+        per_second: Option<u32>,
     },
     /// The whole run waits: everything that is left was deferred. Told once, and when the time is another.
     Waiting {

@@ -39,8 +39,8 @@ pub struct Progress {
     pause: Option<(Instant, String)>,
     /// Why the last shard was deferred.
     deferred_why: String,
-    /// Requests at the same time, by origin.
-    limits: BTreeMap<String, u32>,
+    /// Requests at the same time, and a second where they are bounded, by origin.
+    limits: BTreeMap<String, (u32, Option<u32>)>,
     failures: u64,
     untold: Vec<String>,
 }
@@ -80,7 +80,9 @@ impl Progress {
                     .push(format!("shard {} was lost to another lane: its work is thrown away", one_line(shard)));
             }
             Event::ShardDeferred { why, .. } => self.deferred_why.clone_from(why),
-            Event::OriginLimit { origin, limit } => drop(self.limits.insert(origin.clone(), *limit)),
+            Event::OriginLimit { origin, limit, per_second } => {
+                self.limits.insert(origin.clone(), (*limit, *per_second));
+            }
             Event::Waiting { until, why } => self.pause = Some((*until, why.clone())),
             Event::Finished { elapsed } => self.untold.push(self.last_line(*elapsed)),
             // New work came while all that was left waited.
@@ -136,8 +138,11 @@ impl Progress {
         parts.push(per_s(rates.fetched));
         parts.push(format!("in {}", bytes_per_s(rates.bytes_in)));
         parts.push(format!("out {}", bytes_per_s(rates.bytes_out)));
-        if let Some((origin, limit)) = self.limits.iter().min_by_key(|(_, limit)| **limit) {
-            parts.push(format!("{limit} at once from {}", shown_uri(origin)));
+        if let Some((origin, (limit, per_second))) =
+            self.limits.iter().min_by_key(|(_, (limit, per_second))| (per_second.unwrap_or(u32::MAX), *limit))
+        {
+            let pace = per_second.map(|rate| format!(", {} a second", count(rate.into()))).unwrap_or_default();
+            parts.push(format!("{limit} at once{pace} from {}", shown_uri(origin)));
         }
         if !totals.waiting.is_empty() {
             let shards = count(totals.waiting.len() as u64);

@@ -54,9 +54,9 @@ pub(super) fn transport_error(operation: &'static str, object: String, error: ur
         Error::Io(error) => io_error(operation, object, error),
         Error::Timeout(Timeout::Connect | Timeout::Resolve) => plain(Trouble::Unreachable, "connecting timed out"),
         Error::Timeout(Timeout::PerWrite | Timeout::SendBody | Timeout::SendRequest) => {
-            plain(Trouble::Transient, "the server took no more bytes (timed out)")
+            plain(Trouble::TimedOut, "the server took no more bytes (timed out)")
         }
-        Error::Timeout(_) => plain(Trouble::Transient, "the server sent no more bytes (timed out)"),
+        Error::Timeout(_) => plain(Trouble::TimedOut, "the server sent no more bytes (timed out)"),
         Error::HostNotFound => plain(Trouble::Unreachable, "the host is not known"),
         Error::Other(source) => match source.downcast::<LookupFailed>() {
             Ok(failed) => StoreError {
@@ -90,6 +90,7 @@ fn io_error(operation: &'static str, object: String, error: io::Error) -> StoreE
         | ErrorKind::HostUnreachable
         | ErrorKind::NetworkUnreachable
         | ErrorKind::NetworkDown => Trouble::Unreachable,
+        ErrorKind::TimedOut => Trouble::TimedOut,
         _ => Trouble::Transient,
     };
     let cause = match error.kind() {

@@ -6,8 +6,10 @@ mod agent;
 mod answer;
 pub mod credentials;
 pub mod http;
+pub mod limit;
 pub mod local;
 mod names;
+pub mod pace;
 pub mod range;
 pub mod s3;
 pub mod settings;
@@ -26,6 +28,7 @@ pub use self::answer::trouble_of_status;
 pub use self::range::{Part, Range, RangeOptions, Version};
 pub use self::settings::StoreSettings;
 pub use self::sources::{Reader, Sources, Tally};
+pub use self::throttle::{Bounds, Load};
 pub use self::uri::{Location, ObjectUri, Origin};
 pub use crate::error::{StoreError, Trouble};
 

@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use super::throttle::{Throttle, Verdict};
-use super::{GetOptions, ObjectStore, ObjectUri, Origin, Result, StoreSettings, Trouble, open_origin};
+use super::throttle::{Bounds, Load, NotNow, Throttle, Verdict};
+use super::{GetOptions, ObjectStore, ObjectUri, Origin, Result, StoreError, StoreSettings, Trouble, open_origin};
+use crate::error::shown_uri;
 
 /// What an origin did so far: whether trouble is an object's or the origin's own.
 #[derive(Debug, Clone, Default)]
@@ -29,17 +30,15 @@ pub struct Tally {
     pub unreachable_since: Option<Instant>,
     /// The last error that says that nothing will work as things are set up.
     pub misconfigured: Option<String>,
-    /// Requests that may be in flight now.
-    pub limit: usize,
-    /// How often that was lowered.
-    pub lowered: u64,
+    /// What it is asked now; nothing before the first request.
+    pub load: Option<Load>,
 }
 
 /// All origins, shared by all readers.
 #[derive(Debug)]
 pub struct Sources {
     settings: StoreSettings,
-    in_flight_max: usize,
+    bounds: Bounds,
     by_origin: Mutex<HashMap<Origin, Arc<Shared>>>,
 }
 
@@ -50,9 +49,9 @@ struct Shared {
 }
 
 impl Sources {
-    /// Each origin is asked at most `in_flight_max` things at a time.
-    pub fn new(settings: StoreSettings, in_flight_max: usize) -> Arc<Sources> {
-        Arc::new(Sources { settings, in_flight_max, by_origin: Mutex::default() })
+    /// Each origin is asked within `bounds`.
+    pub fn new(settings: StoreSettings, bounds: Bounds) -> Arc<Sources> {
+        Arc::new(Sources { settings, bounds, by_origin: Mutex::default() })
     }
 
     /// A reader for one thread.
@@ -82,7 +81,7 @@ impl Sources {
     fn shared(&self, origin: &Origin) -> Arc<Shared> {
         let mut by_origin = self.by_origin.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = by_origin.entry(origin.clone()).or_insert_with(|| {
-            let throttle = Throttle::new(self.in_flight_max);
+            let throttle = Throttle::new(self.bounds);
             Arc::new(Shared { throttle, tally: Mutex::default() })
         });
         Arc::clone(shared)
@@ -97,9 +96,9 @@ impl Sources {
 
 impl Shared {
     fn tally(&self) -> Tally {
-        let limit = self.throttle.limit();
+        let load = Some(self.throttle.load());
         let tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Tally { limit: limit.now(), lowered: limit.lowered(), ..tally }
+        Tally { load, ..tally }
     }
 
     fn record(&self, got: &Result<()>) -> Verdict {
@@ -111,7 +110,10 @@ impl Shared {
         if trouble != Some(Trouble::Unreachable) && trouble != Some(Trouble::Misconfigured) {
             tally.unreachable_since = None;
         }
-        if matches!(trouble, Some(Trouble::Throttled(_) | Trouble::Transient | Trouble::Unreachable)) {
+        if matches!(
+            trouble,
+            Some(Trouble::Throttled(_) | Trouble::Transient | Trouble::TimedOut | Trouble::Unreachable)
+        ) {
             tally.silent_since.get_or_insert_with(Instant::now);
             tally.vain += 1;
         } else {
@@ -131,11 +133,16 @@ impl Shared {
                 tally.denied += 1;
                 Verdict::Good
             }
-            Some(Trouble::Throttled(_)) => {
+            Some(Trouble::Throttled(pause)) => {
                 tally.throttled += 1;
-                Verdict::Throttled
+                let why = got.as_ref().err().map(|error| error.cause.clone()).unwrap_or_default();
+                Verdict::Throttled { pause, why }
             }
-            Some(Trouble::Transient) => {
+            Some(Trouble::TimedOut) => {
+                tally.transient += 1;
+                Verdict::TimedOut
+            }
+            Some(Trouble::Transient | Trouble::Paused(_)) => {
                 tally.transient += 1;
                 Verdict::Trouble
             }
@@ -173,9 +180,19 @@ impl Reader {
                 self.opened.entry(origin).or_insert(opened)
             }
         };
-        let permit = opened.shared.throttle.acquire();
+        let permit = opened.shared.throttle.acquire().map_err(|not_now| paused(uri, not_now))?;
         let got = opened.store.get(&key, body, options);
         permit.finish(opened.shared.record(&got));
         got
     }
+}
+
+/// Nothing was asked.
+fn paused(uri: &str, NotNow { wait, why }: NotNow) -> StoreError {
+    let seconds = wait.as_secs_f64().ceil();
+    let cause = match why {
+        Some(why) => format!("{why}; its origin is left alone for {seconds} s more"),
+        None => format!("its turn is in {seconds} s: the origin is asked no faster"),
+    };
+    StoreError::new("get", shown_uri(uri), Trouble::Paused(wait), cause)
 }

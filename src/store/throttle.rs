@@ -1,86 +1,50 @@
-//! How many requests an origin is asked at a time: grown while it answers well, halved when it asks for less (AIMD with
-//! slow start). The decision (`Limit`) is pure and knows no clock; `Throttle` makes threads wait for it, first come
-//! first served. A permit is never lost: dropping it gives it back.
+//! The gate in front of an origin: makes threads wait for its `Limit`, first come first served. A permit is never lost:
+//! dropping it gives it back. Nothing waits here for long: who would have to is told until when instead.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
-/// Where slow start begins.
-const START: usize = 16;
+use super::limit::Limit;
 
-/// Answers to requests that were on their way when the limit fell say nothing about the new limit.
-const LOWERED_AGAIN_AFTER: Duration = Duration::from_secs(1);
-
-/// How many requests may be in flight, and why it changes.
-#[derive(Debug, Clone)]
-pub struct Limit {
-    now: usize,
-    max: usize,
-    good_answers: usize,
-    slow_start: bool,
-    lowered_at: Option<Duration>,
-    lowered: u64,
-}
-
-impl Limit {
-    /// A limit that never exceeds `max` (at least 1) requests.
-    pub fn new(max: usize) -> Limit {
-        let max = max.max(1);
-        Limit { now: START.min(max), max, good_answers: 0, slow_start: true, lowered_at: None, lowered: 0 }
-    }
-
-    /// Requests that may be in flight.
-    pub fn now(&self) -> usize {
-        self.now
-    }
-
-    /// How often it was lowered.
-    pub fn lowered(&self) -> u64 {
-        self.lowered
-    }
-
-    /// A good answer: a limit's worth of them doubles the limit in slow start, later adds one.
-    pub fn good(&mut self) {
-        self.good_answers += 1;
-        if self.good_answers >= self.now {
-            self.good_answers = 0;
-            self.now = if self.slow_start { self.now * 2 } else { self.now + 1 }.min(self.max);
-        }
-    }
-
-    /// Trouble that is not a plea for less, a reset or a timeout: growth goes on with care.
-    pub fn trouble(&mut self) {
-        self.slow_start = false;
-    }
-
-    /// The origin asked for less, at `at` (since any fixed moment).
-    pub fn throttled(&mut self, at: Duration) {
-        self.slow_start = false;
-        self.good_answers = 0;
-        if self.lowered_at.is_none_or(|last| at >= last + LOWERED_AGAIN_AFTER) {
-            self.now = (self.now / 2).max(1);
-            self.lowered_at = Some(at);
-            self.lowered += 1;
-        }
-    }
+/// How an origin is asked, at most.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Requests in flight.
+    pub in_flight: usize,
+    /// Requests a second; `None` without bound.
+    pub per_second: Option<f64>,
+    /// The longest it is left alone because it asked to be.
+    pub pause: Duration,
+    /// The longest that a thread waits for its turn to send, which keeps it from asking another origin.
+    pub wait: Duration,
 }
 
 /// What an answer said about the origin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// It answered, whatever it said of the object.
     Good,
-    /// A reset, a timeout, a 500.
+    /// A reset, a 500.
     Trouble,
+    /// Nothing came in time.
+    TimedOut,
     /// It asked for less.
-    Throttled,
+    Throttled {
+        /// And to be left alone for so long.
+        pause: Option<Duration>,
+        /// What it answered.
+        why: String,
+    },
 }
 
 /// The gate in front of one origin, shared by all threads.
 #[derive(Debug)]
 pub struct Throttle {
     state: Mutex<State>,
+    bounds: Bounds,
     started: Instant,
 }
 
@@ -89,39 +53,101 @@ struct State {
     limit: Limit,
     in_flight: usize,
     waiting: VecDeque<Arc<Turn>>,
+    /// What the origin answered when it last asked for less.
+    why: String,
 }
 
 /// One waiting thread. A condition variable each: waking them all for one permit would cost more than the requests.
 #[derive(Debug, Default)]
 struct Turn {
     woken: Condvar,
-    granted: std::sync::atomic::AtomicBool,
+    granted: AtomicBool,
+}
+
+/// The origin is not to be asked now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotNow {
+    /// Not before so long a time has passed.
+    pub wait: Duration,
+    /// What the origin answered, where it is left alone because it asked for it.
+    pub why: Option<String>,
+}
+
+/// What an origin is asked now.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Load {
+    /// Requests that may be in flight.
+    pub in_flight: usize,
+    /// Requests a second; `None` without bound.
+    pub per_second: Option<f64>,
+    /// Less than `--max-requests-per-second`, because the origin asked for less.
+    pub is_asked_for: bool,
+    /// How long it is still left alone.
+    pub pause: Duration,
+    /// What it answered when it last asked for less; empty if it never did.
+    pub why: String,
+    /// How often it was lowered.
+    pub lowered: u64,
 }
 
 impl Throttle {
-    /// A gate for at most `max` requests at a time.
-    pub fn new(max: usize) -> Throttle {
-        let state = State { limit: Limit::new(max), in_flight: 0, waiting: VecDeque::new() };
-        Throttle { state: Mutex::new(state), started: Instant::now() }
+    /// A gate that is wide open, within `bounds`.
+    pub fn new(bounds: Bounds) -> Throttle {
+        let limit = Limit::new(bounds.in_flight, bounds.per_second);
+        let state = State { limit, in_flight: 0, waiting: VecDeque::new(), why: String::new() };
+        Throttle { state: Mutex::new(state), bounds, started: Instant::now() }
     }
 
-    /// Waits for a permit; whoever came first gets the next one.
-    pub fn acquire(&self) -> Permit<'_> {
+    /// Waits for a permit, and until the request may be sent; whoever came first gets the next one.
+    pub fn acquire(&self) -> Result<Permit<'_>, NotNow> {
         let mut state = self.lock();
-        if state.waiting.is_empty() && state.in_flight < state.limit.now() {
+        if state.waiting.is_empty() && state.in_flight < state.limit.in_flight() {
             state.in_flight += 1;
         } else {
             let turn = Arc::new(Turn::default());
             state.waiting.push_back(Arc::clone(&turn));
-            let is_waiting = |_: &mut State| !turn.granted.load(std::sync::atomic::Ordering::Relaxed);
-            drop(turn.woken.wait_while(state, is_waiting).unwrap_or_else(PoisonError::into_inner));
+            let is_waiting = |_: &mut State| !turn.granted.load(Ordering::Relaxed);
+            state = turn.woken.wait_while(state, is_waiting).unwrap_or_else(PoisonError::into_inner);
         }
-        Permit { throttle: self }
+        let mut permit = Permit { throttle: self, lowered: state.limit.lowered() };
+        if !state.limit.is_bounded() {
+            return Ok(permit);
+        }
+        let latest = self.started.elapsed() + self.bounds.wait;
+        loop {
+            let now = self.started.elapsed();
+            let send_at = match state.limit.take(now, latest) {
+                Ok(send_at) => send_at,
+                Err(at) => {
+                    let is_paused = state.limit.paused_until() > latest;
+                    let why = is_paused.then(|| state.why.clone());
+                    // The permit is given back without the lock.
+                    drop(state);
+                    return Err(NotNow { wait: at - now, why });
+                }
+            };
+            permit.lowered = state.limit.lowered();
+            drop(state);
+            thread::sleep(send_at - now);
+            state = self.lock();
+            // Meanwhile the origin may have asked to be left alone.
+            if state.limit.paused_until() <= self.started.elapsed() {
+                return Ok(permit);
+            }
+        }
     }
 
-    /// The limit as it is now.
-    pub fn limit(&self) -> Limit {
-        self.lock().limit.clone()
+    /// What the origin is asked now.
+    pub fn load(&self) -> Load {
+        let state = self.lock();
+        Load {
+            in_flight: state.limit.in_flight(),
+            per_second: state.limit.pace(),
+            is_asked_for: state.limit.is_asked_for(),
+            pause: state.limit.paused_until().saturating_sub(self.started.elapsed()),
+            why: state.why.clone(),
+            lowered: state.limit.lowered(),
+        }
     }
 
     /// No code that can panic runs under the lock, so a poisoned one still holds a whole state.
@@ -135,17 +161,24 @@ impl Throttle {
 #[must_use]
 pub struct Permit<'a> {
     throttle: &'a Throttle,
+    /// How often the limit had been lowered when the request was sent.
+    lowered: u64,
 }
 
 impl Permit<'_> {
     /// Gives the permit back and says how it went.
     pub fn finish(self, verdict: Verdict) {
-        let at = self.throttle.started.elapsed();
+        let now = self.throttle.started.elapsed();
         let mut state = self.throttle.lock();
         match verdict {
-            Verdict::Good => state.limit.good(),
+            Verdict::Good => state.limit.good(now),
             Verdict::Trouble => state.limit.trouble(),
-            Verdict::Throttled => state.limit.throttled(at),
+            Verdict::TimedOut => state.limit.timed_out(self.lowered),
+            Verdict::Throttled { pause, why } => {
+                let pause = pause.unwrap_or_default().min(self.throttle.bounds.pause);
+                state.limit.throttled(self.lowered, now, pause);
+                state.why = why;
+            }
         }
     }
 }
@@ -154,11 +187,11 @@ impl Drop for Permit<'_> {
     fn drop(&mut self) {
         let mut state = self.throttle.lock();
         state.in_flight -= 1;
-        while state.in_flight < state.limit.now()
+        while state.in_flight < state.limit.in_flight()
             && let Some(turn) = state.waiting.pop_front()
         {
             state.in_flight += 1;
-            turn.granted.store(true, std::sync::atomic::Ordering::Relaxed);
+            turn.granted.store(true, Ordering::Relaxed);
             turn.woken.notify_one();
         }
     }
@@ -168,79 +201,70 @@ impl Drop for Permit<'_> {
 mod tests {
     use super::*;
 
-    const MAX: usize = 100;
+    fn throttle(in_flight: usize, per_second: Option<f64>) -> Throttle {
+        let (pause, wait) = (Duration::from_secs(300), Duration::from_secs(3));
+        Throttle::new(Bounds { in_flight, per_second, pause, wait })
+    }
 
-    fn answer_well(limit: &mut Limit, times: usize) {
-        for _ in 0..times {
-            limit.good();
-        }
+    fn plea(pause: Duration) -> Verdict {
+        Verdict::Throttled { pause: Some(pause), why: "the server answered 503".into() }
     }
 
     #[test]
-    fn good_answers_double_the_limit_up_to_its_maximum() {
-        let mut limit = Limit::new(MAX);
-        let mut seen = vec![limit.now()];
-        for _ in 0..4 {
-            let now = limit.now();
-            answer_well(&mut limit, now);
-            seen.push(limit.now());
-        }
-        assert_eq!(seen, [16, 32, 64, 100, 100]);
+    fn an_origin_that_asks_to_be_left_alone_for_long_makes_nobody_wait() {
+        let throttle = throttle(4, None);
+        let on_its_way = throttle.acquire().unwrap();
+        throttle.acquire().unwrap().finish(plea(Duration::from_secs(60)));
+        let refused = throttle.acquire().unwrap_err();
+        assert_eq!(refused.why.as_deref(), Some("the server answered 503"));
+        assert!(refused.wait > Duration::from_secs(50) && refused.wait <= Duration::from_secs(60), "{refused:?}");
+        // Longer than anybody is to wait: cut to the longest pause.
+        on_its_way.finish(plea(Duration::from_secs(100_000)));
+        let refused = throttle.acquire().unwrap_err();
+        assert!(refused.wait > Duration::from_secs(290) && refused.wait <= Duration::from_secs(300), "{refused:?}");
+        assert_eq!(throttle.lock().in_flight, 0, "the permits are given back");
     }
 
     #[test]
-    fn a_plea_for_less_halves_once_however_many_were_in_flight() {
-        let mut limit = Limit::new(16);
-        for millis in [0, 10, 999] {
-            limit.throttled(Duration::from_millis(millis));
-        }
-        assert_eq!((limit.now(), limit.lowered()), (8, 1));
-        limit.throttled(Duration::from_millis(1000));
-        assert_eq!((limit.now(), limit.lowered()), (4, 2));
+    fn a_short_pause_is_waited_for_by_everybody() {
+        let throttle = throttle(4, None);
+        let pause = Duration::from_millis(200);
+        let started = Instant::now();
+        throttle.acquire().unwrap().finish(plea(pause));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let permit = throttle.acquire().unwrap();
+                    assert!(started.elapsed() >= pause);
+                    permit.finish(Verdict::Good);
+                });
+            }
+        });
     }
 
     #[test]
-    fn the_limit_never_falls_under_one() {
-        let mut limit = Limit::new(4);
-        for second in 0..9 {
-            limit.throttled(Duration::from_secs(second));
-        }
-        assert_eq!(limit.now(), 1);
-        limit.good();
-        assert_eq!(limit.now(), 2);
-    }
-
-    #[test]
-    fn after_trouble_the_limit_grows_by_one_for_a_limits_worth_of_good_answers() {
-        let mut limit = Limit::new(MAX);
-        limit.throttled(Duration::ZERO);
-        answer_well(&mut limit, 7);
-        assert_eq!(limit.now(), 8);
-        answer_well(&mut limit, 1);
-        assert_eq!(limit.now(), 9);
-        answer_well(&mut limit, 9);
-        assert_eq!(limit.now(), 10);
-    }
-
-    #[test]
-    fn a_reset_ends_slow_start_and_lowers_nothing() {
-        let mut limit = Limit::new(MAX);
-        limit.trouble();
-        assert_eq!(limit.now(), 16);
-        answer_well(&mut limit, 16);
-        assert_eq!(limit.now(), 17);
+    fn a_ceiling_spaces_requests_and_one_that_is_due_too_late_is_not_waited_for() {
+        let slow = throttle(100, Some(0.25));
+        slow.acquire().unwrap().finish(Verdict::Good);
+        let refused = slow.acquire().unwrap_err();
+        assert!(refused.why.is_none() && refused.wait > Duration::from_secs(3), "{refused:?}");
+        let started = Instant::now();
+        let fast = throttle(100, Some(1000.0));
+        (0..300).for_each(|_| fast.acquire().unwrap().finish(Verdict::Good));
+        // The first 50 ms are caught up on.
+        assert!(started.elapsed() >= Duration::from_millis(240), "{:?}", started.elapsed());
     }
 
     #[test]
     fn waiting_threads_are_served_in_the_order_they_came() {
-        let throttle = Throttle::new(1);
+        let throttle = throttle(1, None);
         let order = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
-            let first = throttle.acquire();
+            let first = throttle.acquire().unwrap();
             for number in 0..4 {
                 let (throttle, order) = (&throttle, &order);
                 scope.spawn(move || {
-                    let permit = throttle.acquire();
+                    let permit = throttle.acquire().unwrap();
                     order.lock().unwrap().push(number);
                     permit.finish(Verdict::Good);
                 });
@@ -255,13 +279,13 @@ mod tests {
 
     #[test]
     fn no_more_than_the_limit_are_ever_in_flight() {
-        let throttle = Throttle::new(3);
+        let throttle = throttle(3, None);
         let in_flight = std::sync::atomic::AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
                     for _ in 0..200 {
-                        let permit = throttle.acquire();
+                        let permit = throttle.acquire().unwrap();
                         let now = in_flight.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
                         assert!(now < 3, "{now} others in flight");
                         in_flight.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);

@@ -99,6 +99,7 @@ impl World {
         let config = Config {
             queue: self.queue(),
             threads: 8,
+            requests_per_second: None,
             builders: 2,
             memory: 256 << 20,
             output: Output {
@@ -256,7 +257,8 @@ fn when_all_that_is_left_waits_run_and_status_say_until_when_and_why_and_then_it
     world.snapshot(4);
     let busy = Step::Answer(503, vec![("retry-after", "3600".into())], vec![]);
     spoil(&world.origin, 1..=4, busy);
-    world.patience = Patience { retry_after_max: Duration::from_secs(3), tries_max: 1000, ..quick() };
+    let (retry_after_max, in_lane_max) = (Duration::from_secs(3), Duration::from_secs(1));
+    world.patience = Patience { retry_after_max, in_lane_max, tries_max: 1000, ..quick() };
     world.patience.origin_max = Duration::from_secs(600);
     let status =
         |flag: &str| crate::world::World::new().ok(&format!("status {flag} --queue {}", world.queue().display()));

@@ -184,7 +184,7 @@ fn verify(world: &World, object: &[u8]) -> Vec<String> {
     let settings = crate::verify::settings();
     let output = Output::of(&queue).unwrap().unwrap();
     let store = store::open(&output.location, &settings, &queue.queue_id().unwrap()).unwrap();
-    let sources = store::Sources::new(settings, 1);
+    let sources = store::Sources::new(settings, crate::store_sources::bounds(1));
     let patience = Patience::default();
     let verifier = Verifier { store: store.as_ref(), sources: Some(&sources), output: &output, patience: &patience };
     let members = queue.members_of(&shard).unwrap();

@@ -33,6 +33,7 @@ mod origin;
 mod plan;
 mod poison;
 mod postgres;
+mod pushback;
 mod readme;
 mod s3;
 mod shards;

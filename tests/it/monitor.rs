@@ -165,9 +165,9 @@ fn deferred_shards_limits_and_pauses_are_in_the_line_while_they_last() {
     lines.event(&deferred("en-00000"));
     lines.event(&deferred("en-00001"));
     lines.event(&deferred("en-00001"));
-    lines.event(&Event::OriginLimit { origin: "https://h.example".into(), limit: 8 });
+    lines.event(&Event::OriginLimit { origin: "https://h.example".into(), limit: 8, per_second: Some(20) });
     lines.tick(at(start, 10));
-    let first = "0.0 %  0/500 microshards  ETA unknown  0/s  in 0 B/s  out 0 B/s  8 at once from https://h.example  \
+    let first = "0.0 %  0/500 microshards  ETA unknown  0/s  in 0 B/s  out 0 B/s  8 at once, 20 a second from https://h.example  \
                  waiting 2 shards: the server answered 503";
     assert_eq!(last_line(), first);
     lines.event(&published("en", "en-00000", 250, 0));

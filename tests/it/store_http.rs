@@ -73,13 +73,13 @@ fn resets_are_transient() {
 
 /// FIELD: at 99 % for hours, because a read without a timeout never fails.
 #[test]
-fn stalls_are_transient() {
+fn stalls_time_out() {
     let patience = Patience { read: Duration::from_millis(200), ..Patience::default() };
     for step in [Step::Stall, Step::StallIn { announced: 10, body: b"12345".to_vec() }] {
         let origin = Origin::start();
         origin.on("/a", [step]);
         let error = get(&HttpStore::new(&origin.url, &Network::default(), 1, patience), "a").unwrap_err();
-        assert_eq!(error.trouble, Trouble::Transient, "{error}");
+        assert_eq!(error.trouble, Trouble::TimedOut, "{error}");
     }
 }
 

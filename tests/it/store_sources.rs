@@ -4,14 +4,22 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use compact_local::store::{GetOptions, Patience, Reader, Result, Sources, StoreSettings, Trouble};
+use compact_local::store::{Bounds, GetOptions, Patience, Reader, Result, Sources, StoreSettings, Tally, Trouble};
 
 use crate::origin::{Origin, Step, ok, status};
 use crate::s3;
 use crate::store_conformance::{ANY, put, trouble};
 
 fn sources(in_flight_max: usize) -> Arc<Sources> {
-    Sources::new(s3::settings("http://127.0.0.1:1"), in_flight_max)
+    Sources::new(s3::settings("http://127.0.0.1:1"), bounds(in_flight_max))
+}
+
+pub(crate) fn bounds(in_flight: usize) -> Bounds {
+    Bounds { in_flight, per_second: None, pause: Duration::from_secs(300), wait: Duration::from_secs(3) }
+}
+
+fn in_flight(tally: &Tally) -> usize {
+    tally.load.as_ref().map_or(0, |load| load.in_flight)
 }
 
 fn get(reader: &mut Reader, uri: &str) -> Result<Vec<u8>> {
@@ -27,7 +35,7 @@ fn one_reader_reads_from_a_directory_an_http_origin_and_a_bucket() {
     let store =
         compact_local::store::open(&format!("s3://{}", server.bucket("inputs")), &server.settings(), "q").unwrap();
     put(&*store, "a b", b"from the bucket").unwrap();
-    let sources = Sources::new(server.settings(), 8);
+    let sources = Sources::new(server.settings(), bounds(8));
     let mut reader = sources.reader();
     for (uri, body) in [
         (format!("{}/a b", directory.path().display()), "from the directory"),
@@ -69,11 +77,11 @@ fn a_plea_for_less_lowers_the_limit_for_everyone_and_growth_goes_on_after_it() {
     let mut reader = sources.reader();
     assert_eq!(trouble(get(&mut reader, &busy)), Trouble::Throttled(None));
     let tally = sources.tally(&fine).unwrap();
-    assert_eq!((tally.limit, tally.lowered, tally.throttled), (8, 1, 1));
+    assert_eq!((in_flight(&tally), tally.throttled), (8, 1));
     for _ in 0..8 {
         get(&mut reader, &fine).unwrap();
     }
-    assert_eq!(sources.tally(&fine).unwrap().limit, 9);
+    assert_eq!(in_flight(&sources.tally(&fine).unwrap()), 16);
 }
 
 #[test]
@@ -85,7 +93,7 @@ fn a_missing_object_is_no_reason_to_slow_down() {
         assert_eq!(trouble(get(&mut reader, &uri)), Trouble::Gone);
     }
     let tally = sources.tally(&uri).unwrap();
-    assert_eq!((tally.gone, tally.limit), (16, 32));
+    assert_eq!((tally.gone, in_flight(&tally)), (16, 32));
 }
 
 #[test]
@@ -127,7 +135,7 @@ fn settings_that_cannot_work_are_kept_in_the_tally() {
     let origin = Origin::start();
     let refused = b"<Error><Code>InvalidAccessKeyId</Code></Error>".to_vec();
     origin.on("/b/a", [Step::Answer(403, vec![], refused)]);
-    let sources = Sources::new(s3::settings(&origin.url), 8);
+    let sources = Sources::new(s3::settings(&origin.url), bounds(8));
     assert_eq!(trouble(get(&mut sources.reader(), "s3://b/a")), Trouble::Misconfigured);
     let why = sources.tally("s3://b/other").unwrap().misconfigured.unwrap();
     assert!(why.contains("InvalidAccessKeyId"), "{why}");
@@ -139,8 +147,8 @@ fn a_stalled_download_gives_its_permit_back() {
     origin.on("/a", [Step::StallIn { announced: 9, body: b"row".to_vec() }, ok("rows")]);
     let patience = Patience { read: Duration::from_secs(1), ..Patience::default() };
     let settings = StoreSettings { patience, ..s3::settings("http://127.0.0.1:1") };
-    let (sources, uri) = (Sources::new(settings, 1), format!("{}/a", origin.url));
-    assert_eq!(trouble(get(&mut sources.reader(), &uri)), Trouble::Transient);
+    let (sources, uri) = (Sources::new(settings, bounds(1)), format!("{}/a", origin.url));
+    assert_eq!(trouble(get(&mut sources.reader(), &uri)), Trouble::TimedOut);
     assert_eq!(get(&mut sources.reader(), &uri).unwrap(), b"rows");
     let fresh = GetOptions { fresh: true, ..ANY };
     sources.reader().get(&uri, &mut Vec::new(), fresh).unwrap();

@@ -52,7 +52,7 @@ fn verify(world: &World, patience: &Patience) -> Verified {
     let settings = settings();
     let output = Output::of(&queue).unwrap().unwrap();
     let store = store::open(&output.location, &settings, &queue.queue_id().unwrap()).unwrap();
-    let sources = Sources::new(settings, 1);
+    let sources = Sources::new(settings, crate::store_sources::bounds(1));
     let verifier = Verifier { store: store.as_ref(), sources: Some(&sources), output: &output, patience };
     verifier.verify(&shards[0], &queue.members_of(&shards[0]).unwrap())
 }

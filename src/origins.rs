@@ -1,0 +1,138 @@
+//! What each origin is asked while a run is at work, for `status`: kept in the queue by the runner, and told only while one
+//! is at work.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use microshard_queue::{Queue, RunnerState, now_ms};
+use serde::{Deserialize, Serialize};
+
+use crate::monitor::human;
+use crate::store::Sources;
+
+/// Where the queue keeps it.
+const KEY: &str = "origins";
+
+/// What one origin is asked, and what it answered so far.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OriginLoad {
+    /// `https://host:port`, `s3://bucket` or a directory; without secrets.
+    pub origin: String,
+    /// Objects it served.
+    pub served: u64,
+    /// Requests at the same time, at most.
+    pub at_once: usize,
+    /// Requests a second, at most; null without bound.
+    pub per_second: Option<f64>,
+    /// The bound is the origin's own, and not `--max-requests-per-second`.
+    pub asked_for_less: bool,
+    /// Until when it is left alone, Unix milliseconds; null where it is not.
+    pub paused_until_ms: Option<i64>,
+    /// How often it answered 408, 429 or 503.
+    pub throttled: u64,
+    /// Timeouts, resets, other 5xx, short bodies.
+    pub transient: u64,
+    /// What it answered when it last asked for less.
+    pub why: Option<String>,
+}
+
+/// Keeps what the origins are asked now, where it is not what was kept `before`; returns it.
+pub fn keep(queue: &Queue, sources: &Sources, before: Vec<OriginLoad>) -> Result<Vec<OriginLoad>> {
+    let now: Vec<OriginLoad> =
+        sources.tallies().into_iter().filter_map(|(origin, tally)| load(origin, tally)).collect();
+    let plain =
+        |loads: &[OriginLoad]| loads.iter().cloned().map(|load| OriginLoad { served: 0, ..load }).collect::<Vec<_>>();
+    if plain(&now) == plain(&before) {
+        return Ok(before);
+    }
+    queue.set_meta(KEY, &serde_json::to_string(&now)?)?;
+    Ok(now)
+}
+
+/// What the runner that is at work kept; nothing where none is.
+pub fn read(queue: &Queue) -> Result<Vec<OriginLoad>> {
+    if !matches!(queue.runner_state()?, RunnerState::Running | RunnerState::Quiet) {
+        return Ok(Vec::new());
+    }
+    let text = queue.meta(KEY)?.unwrap_or_else(|| "[]".to_owned());
+    serde_json::from_str(&text).context("what the queue says of origins cannot be read")
+}
+
+/// Forgets what an earlier runner kept.
+pub fn forget(queue: &Queue) -> Result<()> {
+    queue.set_meta(KEY, "[]").map_err(Into::into)
+}
+
+fn load(origin: String, tally: crate::store::Tally) -> Option<OriginLoad> {
+    let load = tally.load?;
+    Some(OriginLoad {
+        origin,
+        served: tally.ok,
+        at_once: load.in_flight,
+        per_second: load.per_second,
+        asked_for_less: load.is_asked_for,
+        paused_until_ms: (!load.pause.is_zero()).then(|| now_ms() + load.pause.as_millis() as i64),
+        throttled: tally.throttled,
+        transient: tally.transient,
+        why: (!load.why.is_empty()).then_some(load.why),
+    })
+}
+
+impl OriginLoad {
+    /// For a person.
+    pub fn line(&self, now_ms: i64) -> String {
+        let mut line = format!("{}: up to {} requests at once", human::one_line(&self.origin), self.at_once);
+        if let Some(per_second) = self.per_second {
+            line += &format!(", {} a second", human::per_s(per_second).trim_end_matches("/s"));
+            line += if self.asked_for_less { " as it asks for less" } else { " by --max-requests-per-second" };
+        }
+        if let Some(left @ 1..) = self.paused_until_ms.map(|until| until - now_ms) {
+            line += &format!("; left alone for {} more", human::duration(Duration::from_millis(left as u64)));
+        }
+        if let Some(why) = &self.why {
+            line += &format!("; asked for less {} times, last: {}", human::count(self.throttled), human::one_line(why));
+        }
+        if self.transient > 0 {
+            line += &format!("; {} other vain requests", human::count(self.transient));
+        }
+        line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_origin_that_asks_for_less_is_told_with_its_pace_its_pause_and_its_reason() {
+        let quiet = OriginLoad {
+            origin: "http://a:1".into(),
+            served: 5,
+            at_once: 64,
+            per_second: None,
+            asked_for_less: false,
+            paused_until_ms: None,
+            throttled: 0,
+            transient: 0,
+            why: None,
+        };
+        assert_eq!(quiet.line(0), "http://a:1: up to 64 requests at once");
+        let capped = OriginLoad { per_second: Some(20.0), ..quiet.clone() };
+        assert!(capped.line(0).ends_with("20.0 a second by --max-requests-per-second"), "{}", capped.line(0));
+        let paused = OriginLoad {
+            per_second: Some(475.0),
+            asked_for_less: true,
+            paused_until_ms: Some(60_000),
+            throttled: 7,
+            transient: 2,
+            why: Some("the server\nanswered 503".into()),
+            ..quiet
+        };
+        assert_eq!(
+            paused.line(30_000),
+            "http://a:1: up to 64 requests at once, 475 a second as it asks for less; left alone for 30 s more; asked for \
+             less 7 times, last: the server\\nanswered 503; 2 other vain requests"
+        );
+        assert!(!paused.line(60_000).contains("left alone"));
+    }
+}

@@ -1,0 +1,285 @@
+//! What an origin is asked: how many requests at a time (AIMD with slow start), how many a second (`Pace`), and when not at
+//! all, because it asked to be left alone. Pure: it knows no clock, times are since any fixed moment.
+
+use std::time::Duration;
+
+use super::pace::Pace;
+
+/// Where slow start begins.
+const START: usize = 16;
+
+/// How much may be asked, and why it changes.
+#[derive(Debug, Clone)]
+pub struct Limit {
+    in_flight: usize,
+    max: usize,
+    good_answers: usize,
+    /// Below it the number in flight doubles, from it on it grows by one.
+    slow_start_until: usize,
+    pace: Pace,
+    paused_until: Duration,
+    lowered: u64,
+}
+
+impl Limit {
+    /// Never more than `max` requests (at least 1) in flight, nor than `ceiling` a second.
+    pub fn new(max: usize, ceiling: Option<f64>) -> Limit {
+        let max = max.max(1);
+        Limit {
+            in_flight: START.min(max),
+            max,
+            good_answers: 0,
+            slow_start_until: max,
+            pace: Pace::new(ceiling),
+            paused_until: Duration::ZERO,
+            lowered: 0,
+        }
+    }
+
+    /// Requests that may be in flight.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Whether the pace is what it is because the origin asked for less.
+    pub fn is_asked_for(&self) -> bool {
+        self.pace.is_asked_for()
+    }
+
+    /// Requests a second; `None` without bound.
+    pub fn pace(&self) -> Option<f64> {
+        self.pace.now()
+    }
+
+    /// Until when the origin is left alone; it may be past.
+    pub fn paused_until(&self) -> Duration {
+        self.paused_until
+    }
+
+    /// How often it was lowered. Requests carry this number: what comes back with an older one says nothing new.
+    pub fn lowered(&self) -> u64 {
+        self.lowered
+    }
+
+    /// Whether there is anything but the number in flight to keep to.
+    pub fn is_bounded(&self) -> bool {
+        self.pace.now().is_some() || self.paused_until > Duration::ZERO
+    }
+
+    /// When a request may be sent that is ready at `now`; `Err` with when it might, if that is later than `latest`.
+    pub fn take(&mut self, now: Duration, latest: Duration) -> Result<Duration, Duration> {
+        if self.paused_until > latest {
+            return Err(self.paused_until);
+        }
+        self.pace.take(now.max(self.paused_until), latest)
+    }
+
+    /// A good answer at `now`: a limit's worth of them doubles the number in flight in slow start, later adds one.
+    pub fn good(&mut self, now: Duration) {
+        self.pace.good(now);
+        self.good_answers += 1;
+        if self.good_answers >= self.in_flight {
+            self.good_answers = 0;
+            let slow = (self.in_flight * 2).min(self.slow_start_until);
+            self.in_flight = slow.max(self.in_flight + 1).min(self.max);
+        }
+    }
+
+    /// Trouble that is not a plea for less, as a reset is: growth goes on with care.
+    pub fn trouble(&mut self) {
+        self.slow_start_until = self.slow_start_until.min(self.in_flight);
+    }
+
+    /// Nothing came in time: fewer at a time, at any pace.
+    pub fn timed_out(&mut self, lowered_when_sent: u64) {
+        if lowered_when_sent == self.lowered {
+            self.lowered += 1;
+            self.halve();
+        }
+    }
+
+    /// The origin asked for less at `now`, and to be left alone for `pause`.
+    pub fn throttled(&mut self, lowered_when_sent: u64, now: Duration, pause: Duration) {
+        self.paused_until = self.paused_until.max(now + pause);
+        if lowered_when_sent < self.lowered {
+            return;
+        }
+        self.lowered += 1;
+        self.in_flight = (self.in_flight / 2).max(1);
+        self.pace.lower(now, self.paused_until);
+    }
+
+    fn halve(&mut self) {
+        self.good_answers = 0;
+        self.slow_start_until = self.in_flight;
+        self.in_flight = (self.in_flight / 2).max(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cmp::Reverse;
+    use std::collections::BinaryHeap;
+
+    use super::*;
+
+    const MAX: usize = 100;
+    const NOW: Duration = Duration::ZERO;
+    const RATE: f64 = 500.0;
+
+    fn answer_well(limit: &mut Limit, times: usize) {
+        for _ in 0..times {
+            limit.good(NOW);
+        }
+    }
+
+    #[test]
+    fn good_answers_double_the_limit_up_to_its_maximum() {
+        let mut limit = Limit::new(MAX, None);
+        let mut seen = vec![limit.in_flight()];
+        for _ in 0..4 {
+            let now = limit.in_flight();
+            answer_well(&mut limit, now);
+            seen.push(limit.in_flight());
+        }
+        assert_eq!(seen, [16, 32, 64, 100, 100]);
+    }
+
+    #[test]
+    fn a_plea_for_less_halves_once_however_many_were_in_flight() {
+        let mut limit = Limit::new(16, None);
+        for _ in 0..3 {
+            limit.throttled(0, NOW, NOW);
+        }
+        assert_eq!((limit.in_flight(), limit.lowered()), (8, 1));
+        limit.throttled(1, NOW, NOW);
+        assert_eq!((limit.in_flight(), limit.lowered()), (4, 2));
+    }
+
+    #[test]
+    fn the_limit_never_falls_under_one() {
+        let mut limit = Limit::new(4, None);
+        for lowered in 0..9 {
+            limit.timed_out(lowered);
+        }
+        assert_eq!(limit.in_flight(), 1);
+        limit.good(NOW);
+        assert_eq!(limit.in_flight(), 2);
+    }
+
+    #[test]
+    fn after_a_timeout_the_limit_doubles_to_where_it_was_and_then_grows_by_one() {
+        let mut limit = Limit::new(MAX, None);
+        limit.timed_out(0);
+        answer_well(&mut limit, 8);
+        assert_eq!(limit.in_flight(), 16);
+        answer_well(&mut limit, 16);
+        assert_eq!(limit.in_flight(), 17);
+    }
+
+    #[test]
+    fn a_reset_ends_slow_start_and_lowers_nothing() {
+        let mut limit = Limit::new(MAX, None);
+        limit.trouble();
+        assert_eq!(limit.in_flight(), 16);
+        answer_well(&mut limit, 16);
+        assert_eq!(limit.in_flight(), 17);
+    }
+
+    #[test]
+    fn everybody_leaves_an_origin_alone_as_long_as_it_asked() {
+        let mut limit = Limit::new(MAX, None);
+        let second = Duration::from_secs(1);
+        limit.throttled(0, NOW, 10 * second);
+        // A plea of a request that was on its way counts too.
+        limit.throttled(0, second, 20 * second);
+        assert_eq!(limit.take(second, 4 * second), Err(21 * second));
+        assert!(limit.take(19 * second, 22 * second).is_ok_and(|at| at >= 21 * second));
+    }
+
+    /// An origin that serves so many a second, and what it makes of a request at a time.
+    trait Simulated {
+        fn serves(&mut self, at: Duration) -> bool;
+    }
+
+    /// A token bucket.
+    struct Bucket {
+        tokens: f64,
+        at: Duration,
+    }
+
+    impl Simulated for Bucket {
+        fn serves(&mut self, at: Duration) -> bool {
+            self.tokens = (self.tokens + (at - self.at).as_secs_f64() * RATE).min(50.0);
+            self.at = at;
+            let serves = self.tokens >= 1.0;
+            self.tokens -= f64::from(u8::from(serves));
+            serves
+        }
+    }
+
+    /// So many in each second of the clock.
+    #[derive(Default)]
+    struct Window {
+        second: u64,
+        served: u64,
+    }
+
+    impl Simulated for Window {
+        fn serves(&mut self, at: Duration) -> bool {
+            if at.as_secs() > self.second {
+                *self = Window { second: at.as_secs(), served: 0 };
+            }
+            self.served += 1;
+            self.served as f64 <= RATE
+        }
+    }
+
+    /// Asks as much as the limit allows for two minutes; good and refused answers.
+    fn simulate(origin: &mut dyn Simulated, latency: Duration) -> (u64, u64) {
+        let end = Duration::from_secs(120);
+        let mut limit = Limit::new(256, None);
+        // When requests are sent, and answered: (time, lowered when sent, answered well).
+        let mut events: BinaryHeap<Reverse<(Duration, u64, Option<bool>)>> = BinaryHeap::new();
+        let (mut in_flight, mut now, mut good, mut refused) = (0, NOW, 0, 0);
+        while now < end {
+            while in_flight < limit.in_flight() {
+                let Ok(at) = limit.take(now, Duration::MAX) else { break };
+                in_flight += 1;
+                events.push(Reverse((at, limit.lowered(), None)));
+            }
+            let Some(Reverse((at, lowered, answer))) = events.pop() else { break };
+            now = at;
+            match answer {
+                None if limit.paused_until() > now => {
+                    let at = limit.take(now, Duration::MAX).unwrap_or(end);
+                    events.push(Reverse((at, limit.lowered(), None)));
+                }
+                None => events.push(Reverse((now + latency, lowered, Some(origin.serves(now))))),
+                Some(true) => {
+                    limit.good(now);
+                    (good, in_flight) = (good + 1, in_flight - 1);
+                }
+                Some(false) => {
+                    limit.throttled(lowered, now, Duration::from_secs(1));
+                    (refused, in_flight) = (refused + 1, in_flight - 1);
+                }
+            }
+        }
+        (good, refused)
+    }
+
+    #[test]
+    fn an_origin_that_serves_500_a_second_is_asked_hardly_more_and_hardly_less() {
+        for millis in [1, 5, 30, 100, 200] {
+            let latency = Duration::from_millis(millis);
+            let origins: [(&str, &mut dyn Simulated); 2] =
+                [("bucket", &mut Bucket { tokens: 50.0, at: NOW }), ("window", &mut Window::default())];
+            for (name, origin) in origins {
+                let (good, refused) = simulate(origin, latency);
+                let (share, used) = (refused as f64 / (good + refused) as f64, good as f64 / 120.0 / RATE);
+                assert!(share < 0.05 && used >= 0.85, "{name} {millis} ms: {share:.3} refused, {used:.3} used");
+            }
+        }
+    }
+}
