@@ -9,12 +9,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 use compact_local::cli::StoreArgs;
 use compact_local::hex;
-use compact_local::store::{GetOptions, Reader, Sources, StoreSettings};
+use compact_local::store::{Bounds, GetOptions, Reader, Sources, StoreSettings};
 use sha2::{Digest, Sha256};
 
 #[derive(Parser)]
@@ -51,7 +51,9 @@ fn main() {
     };
     let microshards = read_manifest(data);
     let files = cli.write.as_deref().map(|dir| made_for(dir, &microshards));
-    let sources = Sources::new(StoreSettings::from_args(&cli.store).expect("has defaults"), cli.threads);
+    let settings = StoreSettings::from_args(&cli.store).expect("has defaults");
+    let bounds = Bounds { in_flight: cli.threads, per_second: None, pause: Duration::ZERO, wait: Duration::ZERO };
+    let sources = Sources::new(settings, bounds);
     let next = AtomicUsize::new(0);
     let started = Instant::now();
     let bytes: usize = thread::scope(|scope| {

@@ -6,7 +6,7 @@
 use std::sync::LazyLock;
 
 use compact_local::demo::generate::{Generate, generate};
-use compact_local::format::{JsonlReader, JsonlWriter, Limits, RowReader, Rows, ShardWriter, decompress};
+use compact_local::format::{Decoder, Frames, JsonlReader, Limits, RowReader, Rows};
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
 
@@ -28,10 +28,10 @@ fn main() {
 
 #[divan::bench]
 fn decode(bencher: Bencher) {
-    let (mut context, mut text) = (zstd::zstd_safe::DCtx::create(), Vec::new());
+    let mut decoder = Decoder::default();
     MICROSHARDS.counted(bencher).bench_local(|| {
         for object in &MICROSHARDS.objects {
-            decompress(divan::black_box(object), &mut text, &mut context, LIMITS).expect("decodes");
+            divan::black_box(decoder.decode(divan::black_box(object), LIMITS).expect("decodes").text.len());
         }
     });
 }
@@ -50,9 +50,9 @@ fn check(bencher: Bencher) {
 #[divan::bench(args = [1, 3, 9])]
 fn encode(bencher: Bencher, level: i32) {
     MICROSHARDS.counted(bencher).bench_local(|| {
-        let mut writer = JsonlWriter::create(std::io::sink(), level).expect("creates");
+        let mut writer = Frames::Single.writer(std::io::sink(), level).expect("creates");
         for text in &MICROSHARDS.texts {
-            writer.append(Rows::Lines { text: divan::black_box(text), count: 1 }).expect("encodes");
+            writer.append(0, Rows::Lines { text: divan::black_box(text), count: 1, encoded: None }).expect("encodes");
         }
         writer.finish().expect("encodes")
     });

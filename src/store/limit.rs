@@ -8,6 +8,11 @@ use super::pace::Pace;
 /// Where slow start begins.
 const START: usize = 16;
 
+/// An origin that asks for less is left alone so long at least, for what is on its way to come back; twice as long each time
+/// that it served nothing since, up to the longest.
+const PAUSE: Duration = Duration::from_millis(250);
+const PAUSE_MAX: Duration = Duration::from_secs(8);
+
 /// How much may be asked, and why it changes.
 #[derive(Debug, Clone)]
 pub struct Limit {
@@ -19,6 +24,8 @@ pub struct Limit {
     pace: Pace,
     paused_until: Duration,
     lowered: u64,
+    /// Pleas since the last good answer.
+    vain_pleas: u32,
 }
 
 impl Limit {
@@ -33,6 +40,7 @@ impl Limit {
             pace: Pace::new(ceiling),
             paused_until: Duration::ZERO,
             lowered: 0,
+            vain_pleas: 0,
         }
     }
 
@@ -76,6 +84,7 @@ impl Limit {
 
     /// A good answer at `now`: a limit's worth of them doubles the number in flight in slow start, later adds one.
     pub fn good(&mut self, now: Duration) {
+        self.vain_pleas = 0;
         self.pace.good(now);
         self.good_answers += 1;
         if self.good_answers >= self.in_flight {
@@ -105,6 +114,9 @@ impl Limit {
             return;
         }
         self.lowered += 1;
+        let pause = (PAUSE * (1 << self.vain_pleas.min(5))).min(PAUSE_MAX);
+        self.vain_pleas += 1;
+        self.paused_until = self.paused_until.max(now + pause);
         self.in_flight = (self.in_flight / 2).max(1);
         self.pace.lower(now, self.paused_until);
     }
@@ -235,13 +247,18 @@ mod tests {
         }
     }
 
-    /// Asks as much as the limit allows for two minutes; good and refused answers.
-    fn simulate(origin: &mut dyn Simulated, latency: Duration) -> (u64, u64) {
-        let end = Duration::from_secs(120);
+    /// Asks as much as the limit allows for so many seconds; good and refused answers, as they come.
+    fn simulate(
+        origin: &mut dyn Simulated,
+        latency: Duration,
+        retry_after: Duration,
+        seconds: u64,
+    ) -> Vec<(Duration, bool)> {
+        let end = Duration::from_secs(seconds);
         let mut limit = Limit::new(256, None);
         // When requests are sent, and answered: (time, lowered when sent, answered well).
         let mut events: BinaryHeap<Reverse<(Duration, u64, Option<bool>)>> = BinaryHeap::new();
-        let (mut in_flight, mut now, mut good, mut refused) = (0, NOW, 0, 0);
+        let (mut in_flight, mut now, mut answers) = (0, NOW, Vec::new());
         while now < end {
             while in_flight < limit.in_flight() {
                 let Ok(at) = limit.take(now, Duration::MAX) else { break };
@@ -258,28 +275,89 @@ mod tests {
                 None => events.push(Reverse((now + latency, lowered, Some(origin.serves(now))))),
                 Some(true) => {
                     limit.good(now);
-                    (good, in_flight) = (good + 1, in_flight - 1);
+                    in_flight -= 1;
+                    answers.push((now, true));
                 }
                 Some(false) => {
-                    limit.throttled(lowered, now, Duration::from_secs(1));
-                    (refused, in_flight) = (refused + 1, in_flight - 1);
+                    limit.throttled(lowered, now, retry_after);
+                    in_flight -= 1;
+                    answers.push((now, false));
                 }
             }
         }
-        (good, refused)
+        answers
+    }
+
+    /// The share of answers that were refusals, and good answers a second, from a moment on.
+    fn figures(answers: &[(Duration, bool)], from: u64, to: u64) -> (f64, f64) {
+        let within = |at: &Duration| (from..to).contains(&at.as_secs());
+        let good = answers.iter().filter(|(at, good)| *good && within(at)).count() as f64;
+        let all = answers.iter().filter(|(at, _)| within(at)).count() as f64;
+        (1.0 - good / all, good / (to - from) as f64)
     }
 
     #[test]
     fn an_origin_that_serves_500_a_second_is_asked_hardly_more_and_hardly_less() {
-        for millis in [1, 5, 30, 100, 200] {
-            let latency = Duration::from_millis(millis);
+        for (millis, retry_after) in [(1, 1000), (5, 1000), (30, 1000), (100, 1000), (1, 0), (30, 0)] {
+            let (latency, retry_after) = (Duration::from_millis(millis), Duration::from_millis(retry_after));
             let origins: [(&str, &mut dyn Simulated); 2] =
                 [("bucket", &mut Bucket { tokens: 50.0, at: NOW }), ("window", &mut Window::default())];
             for (name, origin) in origins {
-                let (good, refused) = simulate(origin, latency);
-                let (share, used) = (refused as f64 / (good + refused) as f64, good as f64 / 120.0 / RATE);
-                assert!(share < 0.05 && used >= 0.85, "{name} {millis} ms: {share:.3} refused, {used:.3} used");
+                let answers = simulate(origin, latency, retry_after, 90);
+                let (refused, rate) = figures(&answers, 0, 90);
+                // Where it does not say when to ask again, more is lost to finding that out.
+                let enough = if retry_after.is_zero() { 0.7 } else { 0.85 };
+                assert!(
+                    refused < 0.05 && rate >= enough * RATE,
+                    "{name} {millis} ms: {refused:.3} refused, {rate:.0}/s"
+                );
             }
+        }
+    }
+
+    /// Serves at one rate, and from a moment on at another.
+    struct Changing(Bucket, Duration, f64);
+
+    impl Simulated for Changing {
+        fn serves(&mut self, at: Duration) -> bool {
+            let Changing(bucket, from, rate) = self;
+            let since = (at - bucket.at).as_secs_f64();
+            // The bucket itself fills at `RATE`.
+            let share = if at >= *from { *rate / RATE } else { 1.0 };
+            bucket.tokens += since * RATE * (share - 1.0);
+            bucket.serves(at)
+        }
+    }
+
+    #[test]
+    fn an_origin_that_comes_to_serve_more_or_less_is_asked_for_that() {
+        let second = Duration::from_secs(1);
+        for (rate, enough) in [(100.0, 70.0), (2000.0, 1500.0)] {
+            let mut origin = Changing(Bucket { tokens: 50.0, at: NOW }, 30 * second, rate);
+            let answers = simulate(&mut origin, second / 100, second, 150);
+            let (refused, served) = figures(&answers, 120, 150);
+            assert!(served >= enough && refused < 0.05, "{rate}: {served:.0}/s, {refused:.3} refused");
+        }
+    }
+
+    /// Serves nothing for a while.
+    struct Outage(Bucket);
+
+    impl Simulated for Outage {
+        fn serves(&mut self, at: Duration) -> bool {
+            let serves = self.0.serves(at);
+            serves && !(30..60).contains(&at.as_secs())
+        }
+    }
+
+    #[test]
+    fn an_outage_is_waited_for_with_few_requests_and_says_nothing_of_the_pace_after_it() {
+        for retry_after in [Duration::ZERO, Duration::from_secs(1)] {
+            let answers =
+                simulate(&mut Outage(Bucket { tokens: 50.0, at: NOW }), Duration::from_millis(10), retry_after, 120);
+            let asked = answers.iter().filter(|(at, _)| (31..60).contains(&at.as_secs())).count();
+            let (_, served) = figures(&answers, 75, 120);
+            assert!(asked < 600 && served >= 0.7 * RATE, "{asked} asked in vain, then {served:.0}/s");
         }
     }
 }

@@ -27,7 +27,7 @@ const FIRST: f64 = 16.0;
 /// A pace never falls under this: an origin that wants less says when to ask again.
 const LEAST: f64 = 0.5;
 /// Requests that were not sent in their time, as threads wake late, may follow at once: those of so long a time.
-const CATCH_UP: Duration = Duration::from_millis(50);
+const CATCH_UP: Duration = Duration::from_millis(20);
 
 /// Requests a second, and when the next one is due.
 #[derive(Debug, Clone)]
@@ -111,6 +111,8 @@ impl Pace {
             None => {
                 Search { pace: served.max(FIRST), since: again, answered: 0, low: 0.0, high: None, beyond: A_LITTLE }
             }
+            // Nothing was served since: that says nothing of how much will be.
+            Some(search) if search.answered == 0 => Search { since: again, ..search },
             Some(search) => search.lowered(served, now, again),
         };
         self.search = Some(search);
@@ -132,18 +134,18 @@ impl Search {
         if f64::from(self.answered) < self.pace * kept.as_secs_f64() * USED {
             return;
         }
-        let pace = match self.high {
-            None if kept >= KEPT_AT_FIRST => self.pace * 4.0,
-            Some(high) if kept >= KEPT && high > self.pace * NEAR => (self.pace + high) / 2.0,
-            Some(_) if kept >= GOOD_ENOUGH_FOR => {
-                // Ever more, so that an origin that came to serve much more is found out.
-                let more = self.pace * self.beyond;
-                self.beyond = 1.0 + (self.beyond - 1.0) * 2.0;
-                self.high = Some(more);
-                more
+        let (pace, high) = match self.high {
+            None if kept >= KEPT_AT_FIRST => (self.pace * 4.0, None),
+            // Past what was refused once: on ever faster, as it came to serve more.
+            Some(high) if kept >= KEPT && self.pace >= high => {
+                self.beyond = (1.0 + (self.beyond - 1.0) * 2.0).min(4.0);
+                (self.pace * self.beyond, Some(self.pace * self.beyond))
             }
+            Some(high) if kept >= KEPT && high > self.pace * NEAR => ((self.pace + high) / 2.0, Some(high)),
+            Some(_) if kept >= GOOD_ENOUGH_FOR => (self.pace * A_LITTLE, Some(self.pace * A_LITTLE)),
             _ => return,
         };
+        self.high = high;
         (self.low, self.pace, self.since, self.answered) = (self.pace, pace, now, 0);
     }
 

@@ -101,6 +101,12 @@ impl Shared {
         Tally { load, ..tally }
     }
 
+    /// An origin that has served nothing since it asked for less was asked for this in vain too.
+    fn turned_away(&self) {
+        let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
+        tally.vain += u64::from(tally.silent_since.is_some());
+    }
+
     fn record(&self, got: &Result<()>) -> Verdict {
         let trouble = match got {
             Ok(()) => None,
@@ -173,6 +179,7 @@ impl Reader {
     /// Reads the object named by `uri`, which is absolute, into `body`; waits for the origin's throttle, never retries.
     pub fn get(&mut self, uri: &str, body: &mut Vec<u8>, options: GetOptions) -> Result<()> {
         let ObjectUri { origin, key } = ObjectUri::resolve(uri, None)?;
+        let others = self.opened.len() > 1;
         let opened = match self.opened.get(&origin) {
             Some(opened) => opened,
             None => {
@@ -180,7 +187,10 @@ impl Reader {
                 self.opened.entry(origin).or_insert(opened)
             }
         };
-        let permit = opened.shared.throttle.acquire().map_err(|not_now| paused(uri, not_now))?;
+        let permit = opened.shared.throttle.acquire(others).map_err(|not_now| {
+            opened.shared.turned_away();
+            paused(uri, not_now)
+        })?;
         let got = opened.store.get(&key, body, options);
         permit.finish(opened.shared.record(&got));
         got

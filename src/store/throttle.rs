@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 
 use super::limit::Limit;
 
+/// When to come back where too many wait.
+const CROWDED: Duration = Duration::from_millis(200);
+
 /// How an origin is asked, at most.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
@@ -51,7 +54,10 @@ pub struct Throttle {
 #[derive(Debug)]
 struct State {
     limit: Limit,
+    /// Permits given out; some of their holders still wait until they may send.
     in_flight: usize,
+    /// Those whose requests were sent.
+    sent: usize,
     waiting: VecDeque<Arc<Turn>>,
     /// What the origin answered when it last asked for less.
     why: String,
@@ -94,13 +100,19 @@ impl Throttle {
     /// A gate that is wide open, within `bounds`.
     pub fn new(bounds: Bounds) -> Throttle {
         let limit = Limit::new(bounds.in_flight, bounds.per_second);
-        let state = State { limit, in_flight: 0, waiting: VecDeque::new(), why: String::new() };
+        let state = State { limit, in_flight: 0, sent: 0, waiting: VecDeque::new(), why: String::new() };
         Throttle { state: Mutex::new(state), bounds, started: Instant::now() }
     }
 
-    /// Waits for a permit, and until the request may be sent; whoever came first gets the next one.
-    pub fn acquire(&self) -> Result<Permit<'_>, NotNow> {
+    /// Waits for a permit, and until the request may be sent; whoever came first gets the next one. Where there are `others`,
+    /// origins besides this one, no more than half of the threads wait here: they must not keep the rest from being asked.
+    pub fn acquire(&self, others: bool) -> Result<Permit<'_>, NotNow> {
         let mut state = self.lock();
+        if others
+            && (state.waiting.len() + state.in_flight.saturating_sub(state.sent)) * 2 >= self.bounds.in_flight.max(2)
+        {
+            return Err(NotNow { wait: CROWDED, why: None });
+        }
         if state.waiting.is_empty() && state.in_flight < state.limit.in_flight() {
             state.in_flight += 1;
         } else {
@@ -109,8 +121,10 @@ impl Throttle {
             let is_waiting = |_: &mut State| !turn.granted.load(Ordering::Relaxed);
             state = turn.woken.wait_while(state, is_waiting).unwrap_or_else(PoisonError::into_inner);
         }
-        let mut permit = Permit { throttle: self, lowered: state.limit.lowered() };
+        let mut permit = Permit { throttle: self, lowered: state.limit.lowered(), sent: false };
         if !state.limit.is_bounded() {
+            state.sent += 1;
+            permit.sent = true;
             return Ok(permit);
         }
         let latest = self.started.elapsed() + self.bounds.wait;
@@ -132,6 +146,8 @@ impl Throttle {
             state = self.lock();
             // Meanwhile the origin may have asked to be left alone.
             if state.limit.paused_until() <= self.started.elapsed() {
+                state.sent += 1;
+                permit.sent = true;
                 return Ok(permit);
             }
         }
@@ -163,6 +179,8 @@ pub struct Permit<'a> {
     throttle: &'a Throttle,
     /// How often the limit had been lowered when the request was sent.
     lowered: u64,
+    /// It was sent, or is just about to be.
+    sent: bool,
 }
 
 impl Permit<'_> {
@@ -187,6 +205,7 @@ impl Drop for Permit<'_> {
     fn drop(&mut self) {
         let mut state = self.throttle.lock();
         state.in_flight -= 1;
+        state.sent -= usize::from(self.sent);
         while state.in_flight < state.limit.in_flight()
             && let Some(turn) = state.waiting.pop_front()
         {
@@ -213,14 +232,14 @@ mod tests {
     #[test]
     fn an_origin_that_asks_to_be_left_alone_for_long_makes_nobody_wait() {
         let throttle = throttle(4, None);
-        let on_its_way = throttle.acquire().unwrap();
-        throttle.acquire().unwrap().finish(plea(Duration::from_secs(60)));
-        let refused = throttle.acquire().unwrap_err();
+        let on_its_way = throttle.acquire(false).unwrap();
+        throttle.acquire(false).unwrap().finish(plea(Duration::from_secs(60)));
+        let refused = throttle.acquire(false).unwrap_err();
         assert_eq!(refused.why.as_deref(), Some("the server answered 503"));
         assert!(refused.wait > Duration::from_secs(50) && refused.wait <= Duration::from_secs(60), "{refused:?}");
         // Longer than anybody is to wait: cut to the longest pause.
         on_its_way.finish(plea(Duration::from_secs(100_000)));
-        let refused = throttle.acquire().unwrap_err();
+        let refused = throttle.acquire(false).unwrap_err();
         assert!(refused.wait > Duration::from_secs(290) && refused.wait <= Duration::from_secs(300), "{refused:?}");
         assert_eq!(throttle.lock().in_flight, 0, "the permits are given back");
     }
@@ -230,11 +249,11 @@ mod tests {
         let throttle = throttle(4, None);
         let pause = Duration::from_millis(200);
         let started = Instant::now();
-        throttle.acquire().unwrap().finish(plea(pause));
+        throttle.acquire(false).unwrap().finish(plea(pause));
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    let permit = throttle.acquire().unwrap();
+                    let permit = throttle.acquire(false).unwrap();
                     assert!(started.elapsed() >= pause);
                     permit.finish(Verdict::Good);
                 });
@@ -243,14 +262,31 @@ mod tests {
     }
 
     #[test]
+    fn where_there_are_other_origins_half_of_the_threads_at_most_wait_at_one() {
+        let throttle = throttle(4, None);
+        throttle.acquire(true).unwrap().finish(plea(Duration::from_secs(2)));
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| throttle.acquire(true).unwrap().finish(Verdict::Good));
+            }
+            let waiting = || throttle.lock().in_flight;
+            while waiting() < 2 {
+                std::thread::yield_now();
+            }
+            assert_eq!(throttle.acquire(true).unwrap_err(), NotNow { wait: CROWDED, why: None });
+        });
+        throttle.acquire(true).unwrap().finish(Verdict::Good);
+    }
+
+    #[test]
     fn a_ceiling_spaces_requests_and_one_that_is_due_too_late_is_not_waited_for() {
         let slow = throttle(100, Some(0.25));
-        slow.acquire().unwrap().finish(Verdict::Good);
-        let refused = slow.acquire().unwrap_err();
+        slow.acquire(false).unwrap().finish(Verdict::Good);
+        let refused = slow.acquire(false).unwrap_err();
         assert!(refused.why.is_none() && refused.wait > Duration::from_secs(3), "{refused:?}");
         let started = Instant::now();
         let fast = throttle(100, Some(1000.0));
-        (0..300).for_each(|_| fast.acquire().unwrap().finish(Verdict::Good));
+        (0..300).for_each(|_| fast.acquire(false).unwrap().finish(Verdict::Good));
         // The first 50 ms are caught up on.
         assert!(started.elapsed() >= Duration::from_millis(240), "{:?}", started.elapsed());
     }
@@ -260,11 +296,11 @@ mod tests {
         let throttle = throttle(1, None);
         let order = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
-            let first = throttle.acquire().unwrap();
+            let first = throttle.acquire(false).unwrap();
             for number in 0..4 {
                 let (throttle, order) = (&throttle, &order);
                 scope.spawn(move || {
-                    let permit = throttle.acquire().unwrap();
+                    let permit = throttle.acquire(false).unwrap();
                     order.lock().unwrap().push(number);
                     permit.finish(Verdict::Good);
                 });
@@ -285,7 +321,7 @@ mod tests {
             for _ in 0..8 {
                 scope.spawn(|| {
                     for _ in 0..200 {
-                        let permit = throttle.acquire().unwrap();
+                        let permit = throttle.acquire(false).unwrap();
                         let now = in_flight.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
                         assert!(now < 3, "{now} others in flight");
                         in_flight.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
