@@ -149,7 +149,7 @@ fn a_size_that_no_frame_may_have_is_refused_with_a_sentence() {
     }
     for size in ["65536", "1GiB"] {
         snapshot(&world, &format!("{size}.db"));
-        world.ok(&format!("run --frames seekable={size} --queue {size}.db --output {size}"));
+        world.ok(&format!("run --frames seekable={size} --memory 4GiB --queue {size}.db --output {size}"));
     }
 }
 
