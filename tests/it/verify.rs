@@ -6,7 +6,7 @@ use std::time::Duration;
 use compact_local::cli::StoreArgs;
 use compact_local::config::Output;
 use compact_local::patience::Patience;
-use compact_local::store::{self, Sources, StoreSettings};
+use compact_local::store::{self, Bounds, Sources, StoreSettings};
 use compact_local::verify::{Verified, Verifier};
 use microshard_queue::Queue;
 
@@ -52,7 +52,8 @@ fn verify(world: &World, patience: &Patience) -> Verified {
     let settings = settings();
     let output = Output::of(&queue).unwrap().unwrap();
     let store = store::open(&output.location, &settings, &queue.queue_id().unwrap()).unwrap();
-    let sources = Sources::new(settings, crate::store_sources::bounds(1));
+    let bounds = Bounds { pause: patience.retry_after_max, ..crate::store_sources::bounds(1) };
+    let sources = Sources::new(settings, bounds);
     let verifier = Verifier { store: store.as_ref(), sources: Some(&sources), output: &output, patience };
     verifier.verify(&shards[0], &queue.members_of(&shards[0]).unwrap())
 }
