@@ -66,7 +66,8 @@ wait_for() {
     fail "nothing listens on port $1 after $((tries / 20)) s: see $2"
 }
 
-# Serves directory $1 at $origin; s5cmd finds it as bucket `export`, with the listing $1/listing.xml.
+# Serves directory $1 at $origin; s5cmd finds it as bucket `export`, with the listing $1/listing.xml. $2 and $3: further
+# directives for `http` and `server`.
 start_nginx() {
     need nginx
     local port user=''
@@ -79,10 +80,10 @@ events { worker_connections 2048; }
 http {
     client_body_temp_path $dir/nginx/body; proxy_temp_path $dir/nginx/proxy; fastcgi_temp_path $dir/nginx/fastcgi;
     uwsgi_temp_path $dir/nginx/uwsgi; scgi_temp_path $dir/nginx/scgi;
-    access_log off; sendfile on; keepalive_requests 1000000; open_file_cache max=8000;
+    ${2:-access_log off;} sendfile on; keepalive_requests 1000000; open_file_cache max=8000;
     server {
         listen 127.0.0.1:$port backlog=2048;
-        root $1;
+        root $1; ${3:-}
         location = /export { default_type application/xml; rewrite ^ /listing.xml break; }
         location /export/ { alias $1/; }
     }

@@ -1,4 +1,4 @@
-//! Decode, check and encode, each alone and in memory, a shard's worth of microshards at a time. `parts.rs` tells what they
+//! Decode, check, encode and splice, each alone and in memory, a shard's worth of microshards at a time. `parts.rs` tells what they
 //! cost in CPU time over a whole data set; this is for work on one of them. Claims: `queue/benches/claims.rs`.
 //!
 //!     cargo bench --bench micro
@@ -6,7 +6,7 @@
 use std::sync::LazyLock;
 
 use compact_local::demo::generate::{Generate, generate};
-use compact_local::format::{Decoder, Frames, JsonlReader, Limits, RowReader, Rows};
+use compact_local::format::{Decoder, Encoded, Frames, JsonlReader, Limits, RowReader, Rows};
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
 
@@ -55,6 +55,25 @@ fn encode(bencher: Bencher, level: i32) {
             writer.append(0, Rows::Lines { text: divan::black_box(text), count: 1, encoded: None }).expect("encodes");
         }
         writer.finish().expect("encodes")
+    });
+}
+
+/// Without the decoding and checking that a spliced microshard goes through as any other does.
+#[divan::bench]
+fn splice(bencher: Bencher) {
+    let mut decoder = Decoder::default();
+    let frames: Vec<_> = MICROSHARDS
+        .objects
+        .iter()
+        .map(|object| decoder.decode(object, LIMITS).expect("decodes").frames.to_vec())
+        .collect();
+    MICROSHARDS.counted(bencher).bench_local(|| {
+        let mut writer = Frames::Splice.writer(std::io::sink(), 3).expect("creates");
+        for ((object, text), frames) in MICROSHARDS.objects.iter().zip(&MICROSHARDS.texts).zip(&frames) {
+            let encoded = (!frames.is_empty()).then_some(Encoded { object, frames });
+            writer.append(0, Rows::Lines { text: divan::black_box(text), count: 1, encoded }).expect("writes");
+        }
+        writer.finish().expect("writes")
     });
 }
 

@@ -98,6 +98,16 @@ impl Config {
         })
     }
 
+    /// How each origin is asked at most.
+    pub fn bounds(&self) -> Bounds {
+        Bounds {
+            in_flight: self.threads,
+            per_second: self.requests_per_second,
+            pause: self.patience.retry_after_max,
+            wait: self.patience.in_lane_max,
+        }
+    }
+
     /// What the run holds at most. A job holds the microshards of the largest planned shard; the shard itself is on disk,
     /// and mapped while it is sent.
     pub fn needs(&self, queue: &Queue) -> Result<Needs> {
@@ -111,18 +121,6 @@ impl Config {
             sent: if self.output.location.starts_with("s3://") { job } else { 0 },
             microshard_max: self.output.max_microshard_bytes,
         })
-    }
-}
-
-impl Config {
-    /// How each origin is asked at most.
-    pub fn bounds(&self) -> Bounds {
-        Bounds {
-            in_flight: self.threads,
-            per_second: self.requests_per_second,
-            pause: self.patience.retry_after_max,
-            wait: self.patience.in_lane_max,
-        }
     }
 }
 

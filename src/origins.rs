@@ -8,7 +8,7 @@ use microshard_queue::{Queue, RunnerState, now_ms};
 use serde::{Deserialize, Serialize};
 
 use crate::monitor::human;
-use crate::store::Sources;
+use crate::store::{Sources, Tally};
 
 /// Where the queue keeps it.
 const KEY: &str = "origins";
@@ -18,8 +18,6 @@ const KEY: &str = "origins";
 pub struct OriginLoad {
     /// `https://host:port`, `s3://bucket` or a directory; without secrets.
     pub origin: String,
-    /// Objects it served.
-    pub served: u64,
     /// Requests at the same time, at most.
     pub at_once: usize,
     /// Requests a second, at most; null without bound.
@@ -40,12 +38,9 @@ pub struct OriginLoad {
 pub fn keep(queue: &Queue, sources: &Sources, before: Vec<OriginLoad>) -> Result<Vec<OriginLoad>> {
     let now: Vec<OriginLoad> =
         sources.tallies().into_iter().filter_map(|(origin, tally)| load(origin, tally)).collect();
-    let plain =
-        |loads: &[OriginLoad]| loads.iter().cloned().map(|load| OriginLoad { served: 0, ..load }).collect::<Vec<_>>();
-    if plain(&now) == plain(&before) {
-        return Ok(before);
+    if now != before {
+        queue.set_meta(KEY, &serde_json::to_string(&now)?)?;
     }
-    queue.set_meta(KEY, &serde_json::to_string(&now)?)?;
     Ok(now)
 }
 
@@ -63,11 +58,10 @@ pub fn forget(queue: &Queue) -> Result<()> {
     queue.set_meta(KEY, "[]").map_err(Into::into)
 }
 
-fn load(origin: String, tally: crate::store::Tally) -> Option<OriginLoad> {
+fn load(origin: String, tally: Tally) -> Option<OriginLoad> {
     let load = tally.load?;
     Some(OriginLoad {
         origin,
-        served: tally.ok,
         at_once: load.in_flight,
         per_second: load.per_second,
         asked_for_less: load.is_asked_for,
@@ -107,7 +101,6 @@ mod tests {
     fn an_origin_that_asks_for_less_is_told_with_its_pace_its_pause_and_its_reason() {
         let quiet = OriginLoad {
             origin: "http://a:1".into(),
-            served: 5,
             at_once: 64,
             per_second: None,
             asked_for_less: false,

@@ -103,6 +103,7 @@ impl Limit {
     pub fn timed_out(&mut self, lowered_when_sent: u64) {
         if lowered_when_sent == self.lowered {
             self.lowered += 1;
+            self.slow_start_until = self.in_flight;
             self.halve();
         }
     }
@@ -117,13 +118,12 @@ impl Limit {
         let pause = (PAUSE * (1 << self.vain_pleas.min(5))).min(PAUSE_MAX);
         self.vain_pleas += 1;
         self.paused_until = self.paused_until.max(now + pause);
-        self.in_flight = (self.in_flight / 2).max(1);
+        self.halve();
         self.pace.lower(now, self.paused_until);
     }
 
     fn halve(&mut self) {
         self.good_answers = 0;
-        self.slow_start_until = self.in_flight;
         self.in_flight = (self.in_flight / 2).max(1);
     }
 }

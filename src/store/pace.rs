@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Answers are counted over so many tenths of a second.
 const WINDOW: u64 = 5;
-// A pace that was kept so long without a plea is taken to be served: while none was refused, and afterwards.
+/// A pace that was kept so long without a plea is taken to be served: while none was refused, and afterwards.
 const KEPT_AT_FIRST: Duration = Duration::from_millis(250);
 const KEPT: Duration = Duration::from_secs(2);
 /// A pace so near under one that was refused is good enough for so long; then a little more is tried.
@@ -95,7 +95,7 @@ impl Pace {
             Some((last, count)) if *last == tenth => *count += 1,
             _ => self.served.push_back((tenth, 1)),
         }
-        while self.served.front().is_some_and(|(first, _)| first + WINDOW < tenth) {
+        while self.served.front().is_some_and(|(first, _)| first + WINDOW <= tenth) {
             self.served.pop_front();
         }
         if let Some(search) = &mut self.search {
@@ -123,7 +123,7 @@ impl Pace {
     /// Good answers a second, lately.
     fn served(&self, now: Duration) -> f64 {
         let tenth = now.as_millis() as u64 / 100;
-        let served: u32 = self.served.iter().filter(|(at, _)| at + WINDOW >= tenth).map(|(_, count)| count).sum();
+        let served: u32 = self.served.iter().filter(|(at, _)| at + WINDOW > tenth).map(|(_, count)| count).sum();
         f64::from(served) * 10.0 / WINDOW as f64
     }
 }

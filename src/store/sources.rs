@@ -2,6 +2,7 @@
 //! thread has of its own (`Reader`: connections). A `get` waits for the origin's throttle, asks once and keeps the tally.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -40,6 +41,8 @@ pub struct Sources {
     settings: StoreSettings,
     bounds: Bounds,
     by_origin: Mutex<HashMap<Origin, Arc<Shared>>>,
+    /// How many there are in `by_origin`.
+    origins: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -51,7 +54,7 @@ struct Shared {
 impl Sources {
     /// Each origin is asked within `bounds`.
     pub fn new(settings: StoreSettings, bounds: Bounds) -> Arc<Sources> {
-        Arc::new(Sources { settings, bounds, by_origin: Mutex::default() })
+        Arc::new(Sources { settings, bounds, by_origin: Mutex::default(), origins: AtomicUsize::new(0) })
     }
 
     /// A reader for one thread.
@@ -81,6 +84,7 @@ impl Sources {
     fn shared(&self, origin: &Origin) -> Arc<Shared> {
         let mut by_origin = self.by_origin.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = by_origin.entry(origin.clone()).or_insert_with(|| {
+            self.origins.fetch_add(1, Ordering::Relaxed);
             let throttle = Throttle::new(self.bounds);
             Arc::new(Shared { throttle, tally: Mutex::default() })
         });
@@ -179,7 +183,6 @@ impl Reader {
     /// Reads the object named by `uri`, which is absolute, into `body`; waits for the origin's throttle, never retries.
     pub fn get(&mut self, uri: &str, body: &mut Vec<u8>, options: GetOptions) -> Result<()> {
         let ObjectUri { origin, key } = ObjectUri::resolve(uri, None)?;
-        let others = self.opened.len() > 1;
         let opened = match self.opened.get(&origin) {
             Some(opened) => opened,
             None => {
@@ -187,6 +190,7 @@ impl Reader {
                 self.opened.entry(origin).or_insert(opened)
             }
         };
+        let others = self.sources.origins.load(Ordering::Relaxed) > 1;
         let permit = opened.shared.throttle.acquire(others).map_err(|not_now| {
             opened.shared.turned_away();
             paused(uri, not_now)

@@ -92,8 +92,6 @@ pub struct Load {
     pub pause: Duration,
     /// What it answered when it last asked for less; empty if it never did.
     pub why: String,
-    /// How often it was lowered.
-    pub lowered: u64,
 }
 
 impl Throttle {
@@ -137,12 +135,12 @@ impl Throttle {
                     let why = is_paused.then(|| state.why.clone());
                     // The permit is given back without the lock.
                     drop(state);
-                    return Err(NotNow { wait: at - now, why });
+                    return Err(NotNow { wait: at.saturating_sub(now), why });
                 }
             };
             permit.lowered = state.limit.lowered();
             drop(state);
-            thread::sleep(send_at - now);
+            thread::sleep(send_at.saturating_sub(now));
             state = self.lock();
             // Meanwhile the origin may have asked to be left alone.
             if state.limit.paused_until() <= self.started.elapsed() {
@@ -162,7 +160,6 @@ impl Throttle {
             is_asked_for: state.limit.is_asked_for(),
             pause: state.limit.paused_until().saturating_sub(self.started.elapsed()),
             why: state.why.clone(),
-            lowered: state.limit.lowered(),
         }
     }
 

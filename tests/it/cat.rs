@@ -4,11 +4,9 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::process::Stdio;
-use std::time::Duration;
 
 use compact_local::cat::{Object, RowRange, Wanted, cat};
 use compact_local::error;
-use compact_local::patience::Patience;
 use compact_local::store::http::HttpStore;
 use compact_local::store::{self, Network};
 
@@ -17,6 +15,7 @@ use crate::nginx::nginx;
 use crate::origin::{self, Origin, Step, ok, status};
 use crate::s3;
 use crate::shards::{FIRST_ID, MICROSHARD_ROWS, Shard, compressed, indexed, rows};
+use crate::verify::quick;
 use crate::world::{World, files};
 
 pub(crate) const TAIL: &str = "bytes=-65536";
@@ -41,17 +40,6 @@ impl Printed {
         let error = self.error.expect("an error");
         words.iter().for_each(|word| assert!(error.contains(word), "no `{word}` in: {error}"));
         self.rows
-    }
-}
-
-fn quick() -> Patience {
-    Patience {
-        in_lane_first: Duration::from_millis(2),
-        deferral_first: Duration::from_millis(2),
-        deferral_max: Duration::from_millis(4),
-        retry_after_max: Duration::from_millis(5),
-        tries_max: 4,
-        ..Patience::default()
     }
 }
 

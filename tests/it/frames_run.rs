@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use compact_local::config::Output;
+use clap::Parser;
+use compact_local::cli::{Cli, Command as Typed};
+use compact_local::config::{Config, Output};
 use compact_local::format::Frames;
 use compact_local::format::seek::{RowIndex, SeekTable, Tail};
 use compact_local::patience::Patience;
@@ -150,6 +152,22 @@ fn a_size_that_no_frame_may_have_is_refused_with_a_sentence() {
     for size in ["65536", "1GiB"] {
         snapshot(&world, &format!("{size}.db"));
         world.ok(&format!("run --frames seekable={size} --memory 4GiB --queue {size}.db --output {size}"));
+    }
+}
+
+/// A large frame must not be filled in more lanes than there is memory for (I8).
+#[test]
+fn the_frame_that_a_lane_fills_counts_as_memory() {
+    let world = world(60);
+    let queue = Queue::open(&world.path("queue.db")).unwrap();
+    let encoder = |mode: &str| {
+        let typed = format!("compact-local run --output out --frames {mode}");
+        let Typed::Run(args) = Cli::try_parse_from(typed.split(' ')).unwrap().command else { panic!("not `run`") };
+        Config::from_args(&args).unwrap().needs(&queue).unwrap().encoder
+    };
+    // Its rows, and the frame.
+    for (mode, held) in [("seekable=64KiB", 128 << 10), ("seekable=1GiB", 2 << 30), ("splice", 8 << 20)] {
+        assert_eq!(encoder(mode) - encoder("single"), held, "{mode}");
     }
 }
 

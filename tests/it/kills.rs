@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use microshard_queue::Queue;
 use rustix::process::Signal;
 
-use crate::microshards::served;
+use crate::microshards::{Served, served};
 use crate::origin::{Origin, Step, ok};
 use crate::s3;
 use crate::world::{World, digest, files, until};
@@ -116,15 +116,16 @@ fn kill(what: &Kills<'_>, mut check: impl FnMut(&str, &str)) {
     }
 }
 
+fn snapshot_of(served: &Served) -> String {
+    let (manifest, url) = (served.generated.manifest.display(), &served.nginx.url);
+    format!("snapshot --manifest {manifest} --source {url} --shard-rows 1500 --queue queue.db")
+}
+
 #[test]
 fn twenty_kills_leave_the_bytes_of_an_undisturbed_run() {
     let served = served(1_000, 0);
     let world = World::new();
-    let snapshot = format!(
-        "snapshot --manifest {} --source {} --shard-rows 1500 --queue queue.db",
-        served.generated.manifest.display(),
-        served.nginx.url
-    );
+    let snapshot = snapshot_of(&served);
     let run = "run --queue queue.db --output out{}";
     // nginx only reads.
     let kills = Kills { world: &world, kills: 20, reach: 1.0, snapshot: &snapshot, run, settle: &|| {} };
@@ -141,11 +142,7 @@ fn twenty_kills_leave_the_bytes_of_an_undisturbed_run() {
 fn kills_leave_the_bytes_of_an_undisturbed_run_whatever_the_frames() {
     let served = served(1_000, 0);
     let world = World::new();
-    let snapshot = format!(
-        "snapshot --manifest {} --source {} --shard-rows 1500 --queue queue.db",
-        served.generated.manifest.display(),
-        served.nginx.url
-    );
+    let snapshot = snapshot_of(&served);
     for mode in ["seekable=64KiB", "splice"] {
         let run = format!("run --frames {mode} --queue queue.db --output {mode}-{{}}");
         let kills = Kills { world: &world, kills: 8, reach: 1.0, snapshot: &snapshot, run: &run, settle: &|| {} };

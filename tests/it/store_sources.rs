@@ -85,6 +85,21 @@ fn a_plea_for_less_lowers_the_limit_for_everyone_and_growth_goes_on_after_it() {
 }
 
 #[test]
+fn an_origin_that_is_left_alone_keeps_no_more_than_half_of_the_readers_from_another() {
+    let (paused, other) = (Origin::start(), Origin::start());
+    let busy = Step::Answer(503, vec![("retry-after", "2".into())], vec![]);
+    paused.on("/a", [busy, ok("rows")]);
+    other.on("/a", [ok("rows")]);
+    let (sources, uri) = (sources(2), |origin: &Origin| format!("{}/a", origin.url));
+    get(&mut sources.reader(), &uri(&other)).unwrap();
+    get(&mut sources.reader(), &uri(&paused)).unwrap_err();
+    let ask = || get(&mut sources.reader(), &uri(&paused)).map_err(|error| error.trouble);
+    let both = std::thread::scope(|scope| [scope.spawn(ask), scope.spawn(ask)].map(|thread| thread.join().unwrap()));
+    let turned_away = both.iter().filter(|got| matches!(got, Err(Trouble::Paused(_)))).count();
+    assert!(turned_away == 1 && both.iter().filter(|got| got.is_ok()).count() == 1, "{both:?}");
+}
+
+#[test]
 fn a_missing_object_is_no_reason_to_slow_down() {
     let origin = Origin::start();
     let (sources, uri) = (sources(32), format!("{}/missing", origin.url));

@@ -15,7 +15,8 @@ use crate::world::World;
 
 const ROW: &str = "{\"a\":1}\n";
 
-fn quick() -> Patience {
+/// Nothing is waited for long.
+pub(crate) fn quick() -> Patience {
     Patience {
         in_lane_first: Duration::from_millis(2),
         deferral_first: Duration::from_millis(2),
