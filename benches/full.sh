@@ -2,11 +2,11 @@
 # A whole export at full size, from Postgres to Postgres: what each command takes, how large the queue gets, and whether
 # Postgres agrees that every microshard was consumed exactly once. nginx serves the same 20,000 objects under as many names
 # as it takes (it ignores what follows the `?`). Needs cargo, python3, psql, PostgreSQL's server programs, nginx, GNU time.
-#   benches/full.sh [microshards] [objects]
+#   benches/full.sh [microshards] [objects] [frames]
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
-microshards=${1:-876000} objects=${2:-20000}
+microshards=${1:-876000} objects=${2:-20000} frames=${3:-single}
 
 prepare() {
     need psql nginx
@@ -22,10 +22,11 @@ prepare() {
     queue=$dir/queue.db
 }
 
-# The generated manifest again and again, each time with other ids and uris, until there are enough.
+# The generated manifest again and again, each time with other ids and uris, until there are enough. Each time is a day
+# later, so that copies of one microshard are far apart: beside each other they would cost the encoder nothing.
 manifest() {
     python3 - "$dir/data/manifest.csv" "$microshards" "$origin" <<'PYTHON'
-import csv, itertools, sys
+import csv, datetime, itertools, sys
 path, microshards, origin = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 with open(path, newline="") as file:
     rows = list(csv.DictReader(file))
@@ -33,7 +34,9 @@ many = csv.DictWriter(sys.stdout, rows[0].keys())
 many.writeheader()
 for number, row in zip(range(microshards), itertools.cycle(rows)):
     copy = number // len(rows)
-    many.writerow(row | {"microshard_id": int(row["microshard_id"]) + copy * 1_000_000, "uri": f"{origin}/{row['uri']}?copy={copy}"})
+    created_at = datetime.datetime.fromisoformat(row["created_at"].replace("Z", "+00:00")) + datetime.timedelta(days=copy)
+    many.writerow(row | {"microshard_id": int(row["microshard_id"]) + copy * 1_000_000, "created_at": created_at,
+                         "uri": f"{origin}/{row['uri']}?copy={copy}"})
 PYTHON
 }
 
@@ -94,11 +97,11 @@ SQL
 
 prepare
 watched snapshot --manifest "$database"
-watched run --output "$dir/shards"
+watched run --output "$dir/shards" --threads 256 --frames "$frames"
 watched sync-back --manifest "$database"
 watched verify
 echo
-echo "$microshards microshards; $(<"$dir/machine")"
+echo "$microshards microshards, --threads 256 --frames $frames; $(<"$dir/machine")"
 echo
 print_table
 echo

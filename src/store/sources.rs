@@ -205,7 +205,7 @@ impl Reader {
 fn paused(uri: &str, NotNow { wait, why }: NotNow) -> StoreError {
     let seconds = wait.as_secs_f64().ceil();
     let cause = match why {
-        Some(why) => format!("{why}; its origin is left alone for {seconds} s more"),
+        Some(why) => format!("{why}; its origin is asked again in {seconds} s"),
         None => format!("its turn is in {seconds} s: the origin is asked no faster"),
     };
     StoreError::new("get", shown_uri(uri), Trouble::Paused(wait), cause)

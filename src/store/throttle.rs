@@ -75,7 +75,7 @@ struct Turn {
 pub struct NotNow {
     /// Not before so long a time has passed.
     pub wait: Duration,
-    /// What the origin answered, where it is left alone because it asked for it.
+    /// What the origin answered, where that is why; `None` where it is the user's ceiling.
     pub why: Option<String>,
 }
 
@@ -94,6 +94,13 @@ pub struct Load {
     pub why: String,
 }
 
+impl State {
+    /// What the origin answered when it asked for what is kept to now.
+    fn plea(&self, now: Duration) -> Option<String> {
+        (self.limit.is_asked_for() || self.limit.paused_until() > now).then(|| self.why.clone())
+    }
+}
+
 impl Throttle {
     /// A gate that is wide open, within `bounds`.
     pub fn new(bounds: Bounds) -> Throttle {
@@ -109,7 +116,7 @@ impl Throttle {
         if others
             && (state.waiting.len() + state.in_flight.saturating_sub(state.sent)) * 2 >= self.bounds.in_flight.max(2)
         {
-            return Err(NotNow { wait: CROWDED, why: None });
+            return Err(NotNow { wait: CROWDED, why: state.plea(self.started.elapsed()) });
         }
         if state.waiting.is_empty() && state.in_flight < state.limit.in_flight() {
             state.in_flight += 1;
@@ -131,8 +138,7 @@ impl Throttle {
             let send_at = match state.limit.take(now, latest) {
                 Ok(send_at) => send_at,
                 Err(at) => {
-                    let is_paused = state.limit.paused_until() > latest;
-                    let why = is_paused.then(|| state.why.clone());
+                    let why = state.plea(now);
                     // The permit is given back without the lock.
                     drop(state);
                     return Err(NotNow { wait: at.saturating_sub(now), why });
@@ -286,6 +292,20 @@ mod tests {
         (0..300).for_each(|_| fast.acquire(false).unwrap().finish(Verdict::Good));
         // The first 50 ms are caught up on.
         assert!(started.elapsed() >= Duration::from_millis(240), "{:?}", started.elapsed());
+    }
+
+    #[test]
+    fn whoever_is_told_to_come_later_because_the_origin_asked_for_less_hears_what_it_answered() {
+        let wait = Duration::ZERO;
+        let throttle = Throttle::new(Bounds { in_flight: 4, per_second: None, pause: Duration::MAX, wait });
+        throttle.acquire(false).unwrap().finish(plea(Duration::ZERO));
+        let why = || throttle.acquire(false).err().map(|not_now| not_now.why.expect("a reason"));
+        assert_eq!(why().as_deref(), Some("the server answered 503"), "left alone");
+        while why().is_some() {
+            std::thread::yield_now();
+        }
+        assert_eq!(throttle.load().pause, Duration::ZERO);
+        assert_eq!(why().as_deref(), Some("the server answered 503"), "asked no faster");
     }
 
     #[test]
