@@ -19,14 +19,14 @@ const A_LITTLE: f64 = 1.02;
 /// What is asked after a pace was refused that had been served for a while.
 const LOWERED_TO: f64 = 0.95;
 /// And after a pace was refused at once that had seemed to be served.
-const LOWERED_AGAIN_TO: f64 = 0.85;
+const LOWERED_AGAIN_TO: f64 = 0.8;
 /// A pace grows only where it was used: where so much of it was served.
 const USED: f64 = 0.8;
 /// Where the search begins at least: the first plea says little of what is served.
 const FIRST: f64 = 16.0;
 /// A pace never falls under this: an origin that wants less says when to ask again.
 const LEAST: f64 = 0.5;
-/// Requests that were not sent in their time, as threads wake late, may follow at once: those of so long a time.
+/// Requests that were not sent in their time, as threads wake late, follow at once: those of so long a time.
 const CATCH_UP: Duration = Duration::from_millis(20);
 
 /// Requests a second, and when the next one is due.
@@ -77,15 +77,16 @@ impl Pace {
         self.search.is_some_and(|search| self.ceiling.is_none_or(|ceiling| search.pace < ceiling))
     }
 
-    /// When a request may be sent that is ready at `now`; `Err` with when it might, if that is later than `latest`.
-    pub fn take(&mut self, now: Duration, latest: Duration) -> Result<Duration, Duration> {
-        let Some(pace) = self.now() else { return Ok(now) };
-        let due = self.due.max(now.saturating_sub(CATCH_UP));
-        if due > latest {
-            return Err(due);
+    /// When the next request may be sent; it may be past.
+    pub fn due(&self) -> Duration {
+        if self.now().is_some() { self.due } else { Duration::ZERO }
+    }
+
+    /// A request is sent at `now`.
+    pub fn sent(&mut self, now: Duration) {
+        if let Some(pace) = self.now() {
+            self.due = self.due.max(now.saturating_sub(CATCH_UP)) + Duration::from_secs_f64(1.0 / pace);
         }
-        self.due = due + Duration::from_secs_f64(1.0 / pace);
-        Ok(due.max(now))
     }
 
     /// A good answer at `now`.
@@ -135,7 +136,7 @@ impl Search {
             return;
         }
         let (pace, high) = match self.high {
-            None if kept >= KEPT_AT_FIRST => (self.pace * 4.0, None),
+            None if kept >= KEPT_AT_FIRST => (self.pace * 2.0, None),
             // Past what was refused once: on ever faster, as it came to serve more.
             Some(high) if kept >= KEPT && self.pace >= high => {
                 self.beyond = (1.0 + (self.beyond - 1.0) * 2.0).min(4.0);

@@ -1,10 +1,8 @@
-//! The gate in front of an origin: makes threads wait for its `Limit`, first come first served. A permit is never lost:
-//! dropping it gives it back. Nothing waits here for long: who would have to is told until when instead.
+//! The gate in front of an origin: one line of threads that wait for its `Limit`, first come first served. A permit is never
+//! lost: dropping it gives it back. Nothing waits here for long: who would have to is told until when instead.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use super::limit::Limit;
@@ -54,21 +52,16 @@ pub struct Throttle {
 #[derive(Debug)]
 struct State {
     limit: Limit,
-    /// Permits given out; some of their holders still wait until they may send.
+    /// Requests that were sent and are not answered.
     in_flight: usize,
-    /// Those whose requests were sent.
-    sent: usize,
-    waiting: VecDeque<Arc<Turn>>,
+    /// Who waits to send. Only the first one looks at the limit, so that a change of it counts for all at once.
+    line: VecDeque<Arc<Turn>>,
     /// What the origin answered when it last asked for less.
     why: String,
 }
 
-/// One waiting thread. A condition variable each: waking them all for one permit would cost more than the requests.
-#[derive(Debug, Default)]
-struct Turn {
-    woken: Condvar,
-    granted: AtomicBool,
-}
+/// One waiting thread. A condition variable each: waking them all for one request would cost more than the requests.
+type Turn = Condvar;
 
 /// The origin is not to be asked now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,9 +88,24 @@ pub struct Load {
 }
 
 impl State {
-    /// What the origin answered when it asked for what is kept to now.
-    fn plea(&self, now: Duration) -> Option<String> {
-        (self.limit.is_asked_for() || self.limit.paused_until() > now).then(|| self.why.clone())
+    /// Whether the next request may be sent.
+    fn is_free(&self, now: Duration) -> bool {
+        self.in_flight < self.limit.in_flight() && self.limit.due() <= now
+    }
+
+    fn is_first(&self, turn: &Arc<Turn>) -> bool {
+        self.line.front().is_some_and(|first| Arc::ptr_eq(first, turn))
+    }
+
+    fn wake_first(&self) {
+        if let Some(first) = self.line.front() {
+            first.notify_one();
+        }
+    }
+
+    fn not_now(&self, now: Duration, wait: Duration) -> NotNow {
+        let is_asked_for = self.limit.is_asked_for() || self.limit.paused_until() > now;
+        NotNow { wait, why: is_asked_for.then(|| self.why.clone()) }
     }
 }
 
@@ -105,55 +113,57 @@ impl Throttle {
     /// A gate that is wide open, within `bounds`.
     pub fn new(bounds: Bounds) -> Throttle {
         let limit = Limit::new(bounds.in_flight, bounds.per_second);
-        let state = State { limit, in_flight: 0, sent: 0, waiting: VecDeque::new(), why: String::new() };
+        let state = State { limit, in_flight: 0, line: VecDeque::new(), why: String::new() };
         Throttle { state: Mutex::new(state), bounds, started: Instant::now() }
     }
 
-    /// Waits for a permit, and until the request may be sent; whoever came first gets the next one. Where there are `others`,
-    /// origins besides this one, no more than half of the threads wait here: they must not keep the rest from being asked.
+    /// Waits in line until the request may be sent. Where there are `others`, origins besides this one, no more than half of
+    /// the threads wait here: they must not keep the rest from being asked.
     pub fn acquire(&self, others: bool) -> Result<Permit<'_>, NotNow> {
         let mut state = self.lock();
-        if others
-            && (state.waiting.len() + state.in_flight.saturating_sub(state.sent)) * 2 >= self.bounds.in_flight.max(2)
-        {
-            return Err(NotNow { wait: CROWDED, why: state.plea(self.started.elapsed()) });
+        let now = self.started.elapsed();
+        if !(state.line.is_empty() && state.is_free(now)) {
+            let wait = state.limit.wait(now, state.line.len());
+            if wait > self.bounds.wait {
+                return Err(state.not_now(now, wait));
+            }
+            if others && (state.line.len() + 1) * 2 > self.bounds.in_flight.max(2) {
+                return Err(state.not_now(now, CROWDED));
+            }
+            state = self.wait_in_line(state, now + self.bounds.wait)?;
         }
-        if state.waiting.is_empty() && state.in_flight < state.limit.in_flight() {
-            state.in_flight += 1;
-        } else {
-            let turn = Arc::new(Turn::default());
-            state.waiting.push_back(Arc::clone(&turn));
-            let is_waiting = |_: &mut State| !turn.granted.load(Ordering::Relaxed);
-            state = turn.woken.wait_while(state, is_waiting).unwrap_or_else(PoisonError::into_inner);
-        }
-        let mut permit = Permit { throttle: self, lowered: state.limit.lowered(), sent: false };
-        if !state.limit.is_bounded() {
-            state.sent += 1;
-            permit.sent = true;
-            return Ok(permit);
-        }
-        let latest = self.started.elapsed() + self.bounds.wait;
+        state.in_flight += 1;
+        state.limit.sent(self.started.elapsed());
+        // The next one may be allowed too.
+        state.wake_first();
+        Ok(Permit { throttle: self, lowered: state.limit.lowered() })
+    }
+
+    /// Until this thread is the first in line and may send, or is told to be left alone beyond `latest`.
+    fn wait_in_line<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        latest: Duration,
+    ) -> Result<MutexGuard<'a, State>, NotNow> {
+        let turn = Arc::new(Turn::new());
+        state.line.push_back(Arc::clone(&turn));
         loop {
             let now = self.started.elapsed();
-            let send_at = match state.limit.take(now, latest) {
-                Ok(send_at) => send_at,
-                Err(at) => {
-                    let why = state.plea(now);
-                    // The permit is given back without the lock.
-                    drop(state);
-                    return Err(NotNow { wait: at.saturating_sub(now), why });
+            let due = state.limit.due();
+            if state.is_first(&turn) && (state.is_free(now) || due > latest) {
+                state.line.pop_front();
+                if due <= latest {
+                    return Ok(state);
                 }
-            };
-            permit.lowered = state.limit.lowered();
-            drop(state);
-            thread::sleep(send_at.saturating_sub(now));
-            state = self.lock();
-            // Meanwhile the origin may have asked to be left alone.
-            if state.limit.paused_until() <= self.started.elapsed() {
-                state.sent += 1;
-                permit.sent = true;
-                return Ok(permit);
+                state.wake_first();
+                return Err(state.not_now(now, due - now));
             }
+            let is_awaited = state.is_first(&turn) && state.in_flight < state.limit.in_flight();
+            state = if is_awaited {
+                turn.wait_timeout(state, due.saturating_sub(now)).unwrap_or_else(PoisonError::into_inner).0
+            } else {
+                turn.wait(state).unwrap_or_else(PoisonError::into_inner)
+            };
         }
     }
 
@@ -182,8 +192,6 @@ pub struct Permit<'a> {
     throttle: &'a Throttle,
     /// How often the limit had been lowered when the request was sent.
     lowered: u64,
-    /// It was sent, or is just about to be.
-    sent: bool,
 }
 
 impl Permit<'_> {
@@ -208,14 +216,7 @@ impl Drop for Permit<'_> {
     fn drop(&mut self) {
         let mut state = self.throttle.lock();
         state.in_flight -= 1;
-        state.sent -= usize::from(self.sent);
-        while state.in_flight < state.limit.in_flight()
-            && let Some(turn) = state.waiting.pop_front()
-        {
-            state.in_flight += 1;
-            turn.granted.store(true, Ordering::Relaxed);
-            turn.woken.notify_one();
-        }
+        state.wake_first();
     }
 }
 
@@ -272,11 +273,11 @@ mod tests {
             for _ in 0..2 {
                 scope.spawn(|| throttle.acquire(true).unwrap().finish(Verdict::Good));
             }
-            let waiting = || throttle.lock().in_flight;
+            let waiting = || throttle.lock().line.len();
             while waiting() < 2 {
                 std::thread::yield_now();
             }
-            assert_eq!(throttle.acquire(true).unwrap_err(), NotNow { wait: CROWDED, why: None });
+            assert_eq!(throttle.acquire(true).unwrap_err().wait, CROWDED);
         });
         throttle.acquire(true).unwrap().finish(Verdict::Good);
     }
@@ -321,7 +322,7 @@ mod tests {
                     order.lock().unwrap().push(number);
                     permit.finish(Verdict::Good);
                 });
-                while throttle.lock().waiting.len() <= number {
+                while throttle.lock().line.len() <= number {
                     std::thread::yield_now();
                 }
             }
