@@ -10,7 +10,7 @@ use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use crossbeam_channel::{Sender, bounded};
+use crossbeam_channel::{Sender, bounded, unbounded};
 use microshard_queue::{Acquired, Client, GroupStatus, Lock, LockKind, Queue, Waiting, now_ms, with_suffix};
 
 use crate::budget::Budget;
@@ -199,8 +199,9 @@ fn work(shared: &Shared<'_>, owner: &str) -> Result<()> {
         .context("failed to start the builders")?;
     // One request in hand for each lane: a lane waits for its answer before it asks again.
     let (to_queue, queue_requests) = bounded(lanes);
-    // One object waiting for each fetcher, so that none idles and no lane runs far ahead of the others.
-    let (to_fetchers, fetch_requests) = bounded(config.threads);
+    // A lane asks for a whole job at once: jobs are fetched one after another, and the first is built while the next comes.
+    // No more can wait than a job for each lane.
+    let (to_fetchers, fetch_requests) = unbounded();
 
     thread::scope(|scope| {
         let writer = scope.spawn(|| {
@@ -212,7 +213,7 @@ fn work(shared: &Shared<'_>, owner: &str) -> Result<()> {
             thread::Builder::new()
                 .name(format!("fetcher-{index}"))
                 .stack_size(FETCHER_STACK)
-                .spawn_scoped(scope, move || fetch::serve(&requests, reader))
+                .spawn_scoped(scope, move || fetch::serve(&requests, reader, stop))
                 .context("failed to start the download threads: lower --threads or raise the limit (ulimit -u)")?;
         }
         drop(fetch_requests);

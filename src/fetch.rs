@@ -132,9 +132,12 @@ pub struct Fetch<'a> {
     pub stop: &'a Stop,
 }
 
-/// A fetcher thread: answers requests until all lanes are gone.
-pub fn serve(requests: &Receiver<Request>, mut reader: Reader) {
+/// A fetcher thread: answers requests until all lanes are gone. When told to stop it answers none that still waits.
+pub fn serve(requests: &Receiver<Request>, mut reader: Reader, stop: &Stop) {
     for request in requests {
+        if stop.is_set() {
+            continue;
+        }
         let mut body = Vec::new();
         let result = reader.get(&request.uri, &mut body, request.options).map(|()| body);
         // A lane that stopped meanwhile needs no answer.
@@ -217,12 +220,13 @@ impl Fetch<'_> {
             if self.stop.is_set() || self.send(*index, &job.members[*index], fresh, &reply).is_err() {
                 return Ok(None);
             }
-            job.lease.pulse.beat();
         }
         drop(reply);
         let mut troubled = Vec::new();
+        let mut unanswered = missing.len();
         for answer in &answers {
             job.lease.pulse.beat();
+            unanswered -= 1;
             match answer.result {
                 Ok(body) => {
                     self.monitor.event(&Event::Fetched { bytes: body.len() as u64 });
@@ -230,6 +234,9 @@ impl Fetch<'_> {
                 }
                 Err(error) => troubled.push((answer.index, error)),
             }
+        }
+        if unanswered > 0 {
+            return Ok(None);
         }
         troubled.sort_by_key(|(index, _)| *index);
         Ok(Some(troubled))

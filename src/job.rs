@@ -130,6 +130,7 @@ impl Work<'_, '_> {
         let member = &self.job.members[index];
         match tools.fetch.fetch_again(member) {
             Ok(body) => self.bodies.set(member.seq, body),
+            Err(_) if tools.fetch.stop.is_set() => return Ok(Some(Outcome::Released)),
             Err(error) if error.trouble.is_passing() => {
                 self.bodies.remove(member.seq);
                 return Ok(Some(deferred(self.job, &error, tools)));

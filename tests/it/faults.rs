@@ -89,6 +89,10 @@ impl World {
     }
 
     fn run(&self) -> anyhow::Result<Ended> {
+        self.run_until(&Interrupt::default())
+    }
+
+    fn run_until(&self, interrupt: &Interrupt) -> anyhow::Result<Ended> {
         let store = compact_local::cli::StoreArgs {
             s3_endpoint: None,
             s3_region: None,
@@ -114,7 +118,7 @@ impl World {
             store: StoreSettings::from_args(&store).expect("settings"),
             patience: self.patience.clone(),
         };
-        compact::run(&config, &self.monitor, &Interrupt::default())
+        compact::run(&config, &self.monitor, interrupt)
     }
 
     /// (id, sentence) of all failures.
@@ -249,6 +253,29 @@ fn an_origin_that_refuses_connections_is_waited_for_and_then_stops_the_run() {
     spoil(&back, 1..=3, ok(ROW));
     assert!(matches!(world.run().expect("runs"), Ended::Done(_)));
     assert_eq!(world.rows(), 3);
+}
+
+#[test]
+fn a_run_that_is_told_to_stop_asks_for_nothing_that_still_waits_and_builds_nothing_from_the_rest() {
+    let world = World::new();
+    world.snapshot(30);
+    let (let_go, gate) = crossbeam_channel::bounded(0);
+    spoil(&world.origin, 1..=30, Step::After(gate, ROW.into()));
+    let interrupt = Interrupt::default();
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| world.run_until(&interrupt));
+        // One for each thread.
+        while world.origin.asked().len() < 8 {
+            std::thread::yield_now();
+        }
+        interrupt.request();
+        world.monitor.wait_for_tick();
+        drop(let_go);
+        assert!(matches!(run.join().expect("no panic").expect("runs"), Ended::Interrupted(_)));
+    });
+    assert_eq!((world.origin.asked().len(), world.failures()), (8, vec![]));
+    assert!(matches!(world.run().expect("runs"), Ended::Done(_)));
+    assert_eq!(world.rows(), 30);
 }
 
 #[test]
