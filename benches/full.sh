@@ -71,7 +71,7 @@ print_table() {
     while IFS=$'\t' read -r name wall user system kb; do
         awk -v name="$name" -v wall="$wall" -v user="$user" -v sys="$system" -v kb="$kb" \
             -v wal="$(<"$dir/$name.wal")" -v microshards="$microshards" 'BEGIN {
-            printf "| %s | %.1f s | %.0f | %.1f s | %.0f MB | %.1f MB |\n",
+            printf "| %s | %.1f s | %.0f | %.1f s | %.0f MiB | %.1f MB |\n",
                 name, wall, microshards / wall, user + sys, kb / 1024, wal / 1e6 }'
     done <"$dir/took"
 }

@@ -14,7 +14,7 @@ class Took:
     def __init__(self, rounds):
         self.wall_s = statistics.median(wall for wall, _, _, _ in rounds)
         self.cpu_s = statistics.median(user + system for _, user, system, _ in rounds)
-        self.peak_mb = statistics.median(kb for _, _, _, kb in rounds) / 1024
+        self.peak_mib = statistics.median(kb for _, _, _, kb in rounds) / 1024
 
 
 def main():
@@ -36,7 +36,7 @@ def print_medians(took, microshards):
     print("|---|---:|---:|---:|---:|---:|")
     for name, it in took.items():
         print(f"| {name} | {it.wall_s:.2f} s | {microshards / it.wall_s:,.0f} | {it.cpu_s:.2f} s | "
-              f"{it.cpu_s / microshards * 1e6:.0f} us | {it.peak_mb:.0f} MB |")
+              f"{it.cpu_s / microshards * 1e6:.0f} us | {it.peak_mib:.0f} MiB |")
 
 
 def print_ratios(took, parts_s):
