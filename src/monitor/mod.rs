@@ -6,7 +6,6 @@ mod bars;
 pub mod human;
 mod lines;
 mod progress;
-mod recorder;
 mod totals;
 
 use std::io::IsTerminal;
@@ -15,7 +14,6 @@ use std::time::{Duration, Instant};
 pub use bars::Bars;
 pub use lines::Lines;
 pub use progress::{LanguageProgress, Progress};
-pub use recorder::Recorder;
 pub use totals::{Rates, Totals};
 
 /// Shards, and what is in them.

@@ -2,13 +2,15 @@
 //! and its run (DESIGN's table). The origin does harm; times are short.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use compact_local::compact::{self, Ended};
 use compact_local::config::{Config, Output};
 use compact_local::format::Frames;
 use compact_local::interrupt::Interrupt;
-use compact_local::monitor::{Event, Recorder};
+use compact_local::monitor::{Event, Monitor};
 use compact_local::naming;
 use compact_local::patience::Patience;
 use compact_local::plan::{Policy, Remainder};
@@ -16,6 +18,7 @@ use compact_local::store::StoreSettings;
 use microshard_queue::{Intake, Item, NewSnapshot, Number, Queue, RetrySelection};
 
 use crate::origin::{Origin, Step, ok, status};
+use crate::world::until;
 
 const ROW: &str = "{\"a\":1}\n";
 
@@ -26,6 +29,29 @@ struct World {
     monitor: Recorder,
     patience: Patience,
     hold_on_failure: bool,
+}
+
+/// Keeps every event, and counts how often the run has looked at its interrupt.
+#[derive(Default)]
+struct Recorder {
+    events: Mutex<Vec<Event>>,
+    ticks: AtomicU64,
+}
+
+impl Recorder {
+    fn events(&self) -> Vec<Event> {
+        self.events.lock().expect("no panic").clone()
+    }
+}
+
+impl Monitor for Recorder {
+    fn event(&self, event: &Event) {
+        self.events.lock().expect("no panic").push(event.clone());
+    }
+
+    fn tick(&self, _: Instant) {
+        self.ticks.fetch_add(1, Ordering::SeqCst);
+    }
 }
 
 /// Ten times faster than a user's.
@@ -265,11 +291,12 @@ fn a_run_that_is_told_to_stop_asks_for_nothing_that_still_waits_and_builds_nothi
     std::thread::scope(|scope| {
         let run = scope.spawn(|| world.run_until(&interrupt));
         // One for each thread.
-        while world.origin.asked().len() < 8 {
-            std::thread::yield_now();
-        }
+        until("every thread has asked", || world.origin.asked().len() == 8);
         interrupt.request();
-        world.monitor.wait_for_tick();
+        // The tick under way may have begun before.
+        let ticks = || world.monitor.ticks.load(Ordering::SeqCst);
+        let before = ticks();
+        until("the run has looked at its interrupt", || ticks() > before + 1);
         drop(let_go);
         assert!(matches!(run.join().expect("no panic").expect("runs"), Ended::Interrupted(_)));
     });
@@ -293,7 +320,7 @@ fn when_all_that_is_left_waits_run_and_status_say_until_when_and_why_and_then_it
     std::thread::scope(|scope| {
         let run = scope.spawn(|| world.run());
         let asked_at_ms = microshard_queue::now_ms();
-        world.monitor.wait_until(|events| waits(events) > 0);
+        until("all that is left waits", || waits(&world.monitor.events()) > 0);
         let json: serde_json::Value = serde_json::from_str(&status("--json")).expect("JSON");
         let runner = &json["runner"];
         assert!(runner["waiting_until_ms"].as_i64().is_some_and(|at| at >= asked_at_ms + 3000), "{runner}");

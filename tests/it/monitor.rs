@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use compact_local::monitor::{Amount, Bars, Event, LanguageTotals, Lines, Monitor, Recorder};
+use compact_local::monitor::{Amount, Bars, Event, LanguageTotals, Lines, Monitor};
 use indicatif::{ProgressDrawTarget, TermLike};
 
 /// A writer that a test can read, or that is closed.
@@ -309,14 +309,4 @@ fn a_reader_that_has_stopped_keeps_no_lane_waiting() {
         (0..1000).for_each(|id| lines.event(&failure(id)));
         drop(reader);
     });
-}
-
-#[test]
-fn a_recorder_lets_a_test_wait_for_what_it_needs() {
-    let recorder = Recorder::default();
-    std::thread::scope(|scope| {
-        scope.spawn(|| (0..3).for_each(|bytes| recorder.event(&Event::Fetched { bytes })));
-        recorder.wait_until(|events| events.len() == 3);
-    });
-    assert_eq!(recorder.events()[2], Event::Fetched { bytes: 2 });
 }
