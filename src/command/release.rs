@@ -30,13 +30,16 @@ pub(super) fn run(args: &cli::SyncBack, out: &mut dyn Write) -> Result<Exit> {
         bail!("a snapshot or retry is at work on {}: wait for it to end, then release", path.display());
     };
     for snapshot in queue.snapshots()? {
+        let mut home = match Held::parse(&snapshot.claim)? {
+            Held::Postgres { claim, server } => Some((connect(args, &claim, &server)?, claim)),
+            Held::Listing { .. } => None,
+        };
         // The queue first: should the second half fail, the lease runs out, and nothing is worked twice.
         let mut ids = Vec::new();
         released.microshards += queue.release_unworked(snapshot.snapshot, &mut |id| ids.push(id))?;
-        if let Held::Postgres { claim, server } = Held::parse(&snapshot.claim)? {
-            let mut postgres = connect(args, &claim, &server)?;
-            released.rows += postgres.give_back(&claim, &mut ids.into_iter())?;
-            released.slices += postgres.release_slices(&claim)?;
+        if let Some((postgres, claim)) = &mut home {
+            released.rows += postgres.give_back(claim, &mut ids.into_iter())?;
+            released.slices += postgres.release_slices(claim)?;
         }
     }
     released.print(args.queue.json, out)

@@ -63,8 +63,10 @@ fn rewrite_index(queue: &Queue, args: &cli::SyncBack) -> Result<()> {
 
 /// Connects to the manifest a snapshot came from.
 pub(super) fn connect(args: &cli::SyncBack, claim: &Claim, server: &str) -> Result<Postgres> {
-    Postgres::connect(args.manifest.as_deref(), claim.names.clone())
-        .with_context(|| format!("the snapshot was taken from {server}"))
+    let mut postgres = Postgres::connect(args.manifest.as_deref(), claim.names.clone())
+        .with_context(|| format!("the snapshot was taken from {server}"))?;
+    postgres.ensure_home_of(claim)?;
+    Ok(postgres)
 }
 
 fn sync_snapshot(

@@ -11,7 +11,7 @@ use postgres_protocol::escape::escape_literal;
 
 use super::check::{self, Purpose, Shape};
 use super::predicate::{of_languages, of_run, required, slice_of, takeable};
-use super::{Claim, ClaimMode, Names, Postgres, Selection, release};
+use super::{Claim, ClaimMode, Database, Names, Postgres, Selection, release};
 
 /// Slices a run is cut into: finer than any number of machines, and small enough to be one page.
 const SLICES: u32 = 64;
@@ -54,6 +54,7 @@ impl Postgres {
                 claimed_at: now(transaction)?,
                 slices: Vec::new(),
                 names: names.clone(),
+                database: Some(Database::of(transaction)?),
             };
             if mode != ClaimMode::None {
                 note(&claim)?;

@@ -7,6 +7,7 @@ mod check;
 mod claim;
 mod conninfo;
 mod copy;
+mod database;
 mod explain;
 mod held;
 mod holder;
@@ -24,6 +25,7 @@ mod stage;
 mod sync;
 mod tls;
 
+pub use self::database::Database;
 pub use self::held::Held;
 pub use self::holder::HolderFile;
 pub use self::init::schema;
@@ -85,6 +87,9 @@ pub struct Claim {
     pub slices: Vec<i16>,
     /// How the tables are named here.
     pub names: Names,
+    /// Where the claim is known; records of the first versions do not say.
+    #[serde(default)]
+    pub database: Option<Database>,
 }
 
 /// How the manifest's tables and columns are named.

@@ -140,3 +140,31 @@ fn two_machines_share_a_manifest_by_slices() {
 fn two_machines_share_a_manifest_by_rows() {
     two_machines("--claim rows --limit 700", "--claim rows");
 }
+
+#[test]
+fn results_and_claims_go_to_no_other_database_than_the_one_the_snapshot_was_taken_from() {
+    let (home, empty) = (database(), database());
+    let world = world_with(&home, vec![]);
+    world.ok("init-manifest");
+    world.ok(&format!("init-manifest --manifest {}", empty.url));
+    copy_manifest(&mut home.client(), &generated(&world.path("input"), 60, 0).manifest);
+    world.ok("snapshot --source input --queue queue.db");
+    let copy = home.copied();
+    let refused = |command: &str, other: &Database| {
+        let before = dump(&mut other.client());
+        let ran = world.run(&format!("{command} --queue queue.db --manifest {}", other.url)).ends(1);
+        let said = format!("the snapshot was taken from database `{}`", home.name);
+        assert!(ran.stderr.contains(&said) && ran.stderr.contains(&other.name), "{command}: {}", ran.stderr);
+        assert_eq!(dump(&mut other.client()), before);
+    };
+    for other in [&empty, &copy] {
+        refused("release", other);
+    }
+    world.ok("run --queue queue.db --output out");
+    for other in [&empty, &copy] {
+        refused("sync-back", other);
+    }
+    // Nothing was given up for it.
+    world.ok("sync-back --queue queue.db");
+    assert_eq!(statuses(&mut home.client()), [("consumed".to_owned(), 60)].into());
+}

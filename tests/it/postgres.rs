@@ -28,11 +28,15 @@ pub(crate) struct Database {
 
 /// Makes a fresh database, and the server before the first one.
 pub(crate) fn database() -> Database {
+    make("")
+}
+
+fn make(options: &str) -> Database {
     static SERVER: OnceLock<(Server, PathBuf)> = OnceLock::new();
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let (server, dir) = SERVER.get_or_init(start);
     let name = format!("test_{}", NEXT.fetch_add(1, Ordering::Relaxed));
-    connect(&url(server.port, "postgres")).batch_execute(&format!("CREATE DATABASE {name}")).unwrap();
+    connect(&url(server.port, "postgres")).batch_execute(&format!("CREATE DATABASE {name} {options}")).unwrap();
     Database { url: url(server.port, &name), name, port: server.port, root_cert: dir.join("ca.crt") }
 }
 
@@ -40,6 +44,11 @@ impl Database {
     /// A connection of the test's own.
     pub(crate) fn client(&self) -> Client {
         connect(&self.url)
+    }
+
+    /// Another database with the same content. Nobody else may be connected to this one.
+    pub(crate) fn copied(&self) -> Database {
+        make(&format!("TEMPLATE {}", self.name))
     }
 
     /// The manifest under our own names; the tables may not exist yet.
