@@ -206,7 +206,7 @@ fn paused(uri: &str, NotNow { wait, why }: NotNow) -> StoreError {
     let seconds = wait.as_secs_f64().ceil();
     let cause = match why {
         Some(why) => format!("{why}; its origin is asked again in {seconds} s"),
-        None => format!("its turn is in {seconds} s: the origin is asked no faster"),
+        None => format!("its origin is asked no more at once and no faster: its turn is in {seconds} s"),
     };
     StoreError::new("get", shown_uri(uri), Trouble::Paused(wait), cause)
 }

@@ -19,7 +19,8 @@ pub struct Bounds {
     pub per_second: Option<f64>,
     /// The longest it is left alone because it asked to be.
     pub pause: Duration,
-    /// The longest that a thread waits for its turn to send, which keeps it from asking another origin.
+    /// The longest that a thread waits for its turn to send, which keeps it from asking another origin, for whatever
+    /// reason: also where an origin is asked one thing at a time, and does not answer.
     pub wait: Duration,
 }
 
@@ -139,7 +140,7 @@ impl Throttle {
         Ok(Permit { throttle: self, lowered: state.limit.lowered() })
     }
 
-    /// Until this thread is the first in line and may send, or is told to be left alone beyond `latest`.
+    /// Until this thread is the first in line and may send; `Err` where that takes too long.
     fn wait_in_line<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -150,20 +151,21 @@ impl Throttle {
         loop {
             let now = self.started.elapsed();
             let due = state.limit.due();
-            if state.is_first(&turn) && (state.is_free(now) || due > latest) {
+            let is_first = state.is_first(&turn);
+            if is_first && state.is_free(now) {
                 state.line.pop_front();
-                if due <= latest {
-                    return Ok(state);
-                }
-                state.wake_first();
-                return Err(state.not_now(now, due - now));
+                return Ok(state);
             }
-            let is_awaited = state.is_first(&turn) && state.in_flight < state.limit.in_flight();
-            state = if is_awaited {
-                turn.wait_timeout(state, due.saturating_sub(now)).unwrap_or_else(PoisonError::into_inner).0
-            } else {
-                turn.wait(state).unwrap_or_else(PoisonError::into_inner)
-            };
+            if now >= latest || (is_first && due > latest) {
+                state.line.retain(|other| !Arc::ptr_eq(other, &turn));
+                state.wake_first();
+                // Where others are not answered for as long, it is not worth while to come back at once.
+                return Err(state.not_now(now, due.saturating_sub(now).max(self.bounds.wait + CROWDED)));
+            }
+            let is_due = is_first && state.in_flight < state.limit.in_flight();
+            let until = if is_due { due.min(latest) } else { latest };
+            let woken = turn.wait_timeout(state, until.saturating_sub(now));
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -307,6 +309,24 @@ mod tests {
         }
         assert_eq!(throttle.load().pause, Duration::ZERO);
         assert_eq!(why().as_deref(), Some("the server answered 503"), "asked no faster");
+    }
+
+    #[test]
+    fn nobody_waits_for_long_behind_requests_that_are_not_answered() {
+        let (pause, wait) = (Duration::MAX, Duration::from_millis(20));
+        let throttle = Throttle::new(Bounds { in_flight: 1, per_second: None, pause, wait });
+        let unanswered = throttle.acquire(false).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let refused = throttle.acquire(false).unwrap_err();
+                    assert!(refused.why.is_none() && refused.wait > wait, "{refused:?}");
+                });
+            }
+        });
+        assert!(throttle.lock().line.is_empty());
+        unanswered.finish(Verdict::TimedOut);
+        throttle.acquire(false).unwrap().finish(Verdict::Good);
     }
 
     #[test]
