@@ -41,9 +41,17 @@ impl FrameDecoder {
     }
 }
 
-/// Decodes a whole object as it arrives: plain, zstd or gzip. An input that does not end where a frame ends is an error.
+/// Decodes a whole object as it arrives: plain, zstd or gzip. An input that does not end where a frame ends is an error, and
+/// so is one that begins like no row: a damaged magic number must not make compressed bytes of a shard its rows.
 pub fn decode_stream<'a>(mut object: impl BufRead + 'a) -> io::Result<Box<dyn Read + 'a>> {
-    Ok(match Compression::of(object.fill_buf()?) {
+    let start = object.fill_buf()?;
+    Ok(match Compression::of(start) {
+        Compression::Plain if !may_be_rows(start) => {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "its first bytes are neither zstd nor gzip nor the beginning of a JSON object",
+            ));
+        }
         Compression::Plain => Box::new(object),
         Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(object)),
         Compression::Zstd => {
@@ -52,6 +60,11 @@ pub fn decode_stream<'a>(mut object: impl BufRead + 'a) -> io::Result<Box<dyn Re
             Box::new(decoder)
         }
     })
+}
+
+fn may_be_rows(start: &[u8]) -> bool {
+    let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();
+    text.first().is_none_or(|first| *first == b'{')
 }
 
 #[cfg(test)]
@@ -123,6 +136,10 @@ mod tests {
             (zipped.repeat(2), &twice),
         ] {
             assert_eq!(read(&object).unwrap(), text);
+        }
+        let damaged = [&[frame[0] ^ 1], &frame[1..]].concat();
+        for other in [&damaged[..], b"\xef\xbb\xbf[1]\n", b"no such shard\n", b"\0"] {
+            assert!(read(other).unwrap_err().to_string().contains("neither zstd nor gzip"));
         }
         assert!(read(&frame[..frame.len() - 1]).is_err());
         assert!(read(&zipped[..zipped.len() - 1]).is_err());
