@@ -9,6 +9,7 @@ use microshard_queue::Member;
 use sha2::{Digest as _, Sha256};
 
 use crate::config::Output;
+use crate::faults::{passed, step};
 use crate::fetch::Bodies;
 use crate::format::{BadInput, JsonlReader, Limits, RowReader, Rows, ShardWriter};
 use crate::slots::Slots;
@@ -142,10 +143,12 @@ impl<'a> ShardBuilder<'a> {
             }
             read => read.map_err(bad)?,
         };
+        passed("build: decoded");
         check_count(member, &rows).map_err(bad)?;
         let count = rows.count();
         // What is left is the encoder's work on bytes that have been checked: no reason to suspect the microshard.
         drop(slot);
+        passed("build: encode");
         self.writer.append(member.microshard_id, rows).map_err(Pause::Spool)?;
         self.built.rows += count;
         self.built.bytes_in += body.len() as u64;
@@ -168,7 +171,7 @@ struct Digested {
 
 impl Write for Digested {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.file.write(bytes)?;
+        let written = step("spool: write").and_then(|()| self.file.write(bytes))?;
         self.digester.write_all(&bytes[..written])?;
         Ok(written)
     }

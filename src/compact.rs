@@ -16,6 +16,7 @@ use microshard_queue::{Acquired, Client, GroupStatus, Lock, LockKind, Queue, Wai
 use crate::budget::Budget;
 use crate::build::Readers;
 use crate::config::Config;
+use crate::faults::passed;
 use crate::fetch::{self, Fetch};
 use crate::format::Limits;
 use crate::index;
@@ -75,6 +76,7 @@ pub fn run(config: &Config, monitor: &dyn Monitor, interrupt: &Interrupt) -> Res
     refuse_output_in_listing(&queue, &config.output.location)?;
     config.output.bind(&queue)?;
     store.check_writable()?;
+    passed("run: bound");
     let slots = Slots::open(&with_suffix(queue.path(), ".slots"))?;
     let owner = start(&queue, store.as_ref(), &slots)?;
     let sources = Sources::new(config.store.clone(), config.bounds());
@@ -89,6 +91,7 @@ pub fn run(config: &Config, monitor: &dyn Monitor, interrupt: &Interrupt) -> Res
         monitor,
         interrupt,
     };
+    passed("run: started");
     monitor.event(&Event::Started { languages: languages(&queue, only)? });
     let mut total = total(&queue, only)?;
     // A snapshot may add shards in the very moment the last lane ends.
@@ -97,9 +100,11 @@ pub fn run(config: &Config, monitor: &dyn Monitor, interrupt: &Interrupt) -> Res
         total = self::total(&queue, only)?;
     }
     if total.shards.pending == 0 {
+        passed("run: index");
         // The head (I4): the index comes last, when every shard is confirmed.
         index::write(&queue, store.as_ref(), &config.output)?;
     }
+    passed("run: finished");
     monitor.event(&Event::Finished { elapsed: started.elapsed() });
     Ok(if total.shards.pending == 0 { Ended::Done(total) } else { Ended::Interrupted(total) })
 }

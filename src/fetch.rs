@@ -10,6 +10,7 @@ use microshard_queue::{Failure, Job, Member, now_ms};
 
 use crate::budget::Permit;
 use crate::error::{StoreError, Trouble, shown_uri};
+use crate::faults::passed;
 use crate::monitor::{Event, Monitor};
 use crate::patience::Patience;
 use crate::stop::Stop;
@@ -139,7 +140,9 @@ pub fn serve(requests: &Receiver<Request>, mut reader: Reader, stop: &Stop) {
             continue;
         }
         let mut body = Vec::new();
+        passed("fetch: ask");
         let result = reader.get(&request.uri, &mut body, request.options).map(|()| body);
+        passed("fetch: answered");
         // A lane that stopped meanwhile needs no answer.
         let _ = request.reply.send(Reply { index: request.index, result });
     }

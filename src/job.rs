@@ -6,6 +6,7 @@ use microshard_queue::{Client, Failure, Finish, Job, Outcome, Receipt, now_ms};
 use crate::build::{Appended, Built, Pause, Readers, ShardBuilder};
 use crate::config::Output;
 use crate::error::{StoreError, Trouble};
+use crate::faults::passed;
 use crate::fetch::{Bodies, Fetch, Fetched};
 use crate::format::EXTENSION;
 use crate::isolate::Gate;
@@ -91,7 +92,9 @@ pub fn run(job: &Job, bodies: &mut Bodies<'_>, tools: &Tools<'_>) -> Result<Fini
     if tools.fetch.stop.is_set() {
         return Ok(work.end(Outcome::Released));
     }
+    passed("job: publish");
     let outcome = publish(job, &key, spool, &built, &digest, tools)?;
+    passed("job: published");
     Ok(work.end(outcome))
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use microshard_queue::{Claimed, Finish, Finished, Job, Outcome, now_ms};
 
 use crate::budget::Budget;
+use crate::faults::passed;
 use crate::fetch::Bodies;
 use crate::job::{self, RunError, Tools};
 use crate::monitor::{Event, Monitor};
@@ -28,6 +29,7 @@ pub struct Lane<'a, 'run> {
 pub fn run(lane: &Lane<'_, '_>) -> Result<(), RunError> {
     loop {
         let permit = lane.budget.acquire(lane.job_bytes, &|| lane.park.drop_oldest());
+        passed("lane: claim");
         let job = match lane.tools.queue.claim()? {
             Claimed::Job(job) => job,
             Claimed::Drained | Claimed::Stopped => return Ok(()),
@@ -36,6 +38,7 @@ pub fn run(lane: &Lane<'_, '_>) -> Result<(), RunError> {
             Some(parked) => parked.with(permit),
             None => Bodies::new(permit),
         };
+        passed("lane: claimed");
         let worked = job::run(&job, &mut bodies, &lane.tools);
         let (finish, error) = match worked {
             Ok(finish) => (finish, None),
@@ -45,7 +48,9 @@ pub fn run(lane: &Lane<'_, '_>) -> Result<(), RunError> {
             bodies.settle();
             lane.park.put(job.lease.shard, bodies);
         }
+        passed("lane: finish");
         let finished = lane.tools.queue.finish(job.lease.clone(), finish.clone())?;
+        passed("lane: finished");
         tell(lane.monitor, &job, &finish, finished);
         if let Some(error) = error {
             return Err(error);

@@ -48,7 +48,6 @@ pub mod stop;
 pub mod monitor;
 pub mod demo;
 pub mod error;
-#[cfg(feature = "test-faults")]
 mod faults;
 pub mod hex;
 pub mod interrupt;

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context, Result};
 use memmap2::MmapRaw;
 
+use crate::faults::step;
+
 /// As many builders as `--builders` allows.
 pub const SLOTS: usize = 1024;
 const BYTES: u64 = (SLOTS * 8) as u64;
@@ -30,6 +32,7 @@ impl Slots {
     /// Opens or makes the file. Callers hold the runner lock, so nobody else writes to it.
     pub fn open(path: &Path) -> Result<Slots> {
         let open = || -> std::io::Result<MmapRaw> {
+            step("slots: open")?;
             let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
             let mut slots = Vec::new();
             file.try_clone()?.take(BYTES).read_to_end(&mut slots)?;

@@ -12,6 +12,7 @@ use crate::intake::{Cut, GroupTotals, NameShard, NewSnapshot, Number, Planned, P
 use crate::names::{Names, duplicate_id, duplicate_uri};
 use crate::reopening::Ranges;
 use crate::staging::{Item, NAME_MAX, Staging};
+use crate::step::sql_step;
 
 const INSERT: &str = "INSERT INTO microshards(run, microshard_id, uri, rows, bytes, sha256, created_at, updated_at)
    VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
@@ -51,7 +52,7 @@ impl<'a> Copying<'a> {
                 "the run id has {bytes} bytes, at most {NAME_MAX} fit into the names of shards"
             )));
         }
-        conn.execute_batch("BEGIN IMMEDIATE").named("write", path)?;
+        sql_step("copying: begin").and_then(|()| conn.execute_batch("BEGIN IMMEDIATE")).named("write", path)?;
         conn.execute("INSERT INTO runs(run_id) VALUES(?1) ON CONFLICT DO NOTHING", [&snapshot.run_id])
             .named("write", path)?;
         let run: i64 = conn
@@ -80,7 +81,7 @@ impl<'a> Copying<'a> {
                 |row| Ok((row.get(0)?, row.get(1)?)),
             )
             .named("read", path)?;
-        conn.execute_batch("COMMIT").named("write", path)?;
+        sql_step("copying: commit").and_then(|()| conn.execute_batch("COMMIT")).named("write", path)?;
         let names = queue.names_for(run)?;
         let reopened = if names.is_some() { Ranges::default() } else { queue.reopened(run)? };
         Ok(Copying {
@@ -113,16 +114,16 @@ impl<'a> Copying<'a> {
     fn copy(&mut self, staging: &mut Staging) -> Result<()> {
         let path = &self.queue.path;
         let conn = &self.queue.conn;
-        conn.execute_batch("BEGIN IMMEDIATE").named("write", path)?;
+        sql_step("copying: begin").and_then(|()| conn.execute_batch("BEGIN IMMEDIATE")).named("write", path)?;
         let mut insert = conn.prepare(INSERT).named("write", path)?;
         let mut seen = 0;
         let mut begun = Instant::now();
         staging.for_each_in_plan_order(|item| {
             seen += 1;
             if seen % SHORT_BATCH == 0 && !self.new {
-                conn.execute_batch("COMMIT").named("write", path)?;
+                sql_step("copying: commit").and_then(|()| conn.execute_batch("COMMIT")).named("write", path)?;
                 self.queue.give_way(begun.elapsed())?;
-                conn.execute_batch("BEGIN IMMEDIATE").named("write", path)?;
+                sql_step("copying: begin").and_then(|()| conn.execute_batch("BEGIN IMMEDIATE")).named("write", path)?;
                 begun = Instant::now();
             }
             if self.names.is_none()
@@ -134,7 +135,7 @@ impl<'a> Copying<'a> {
             }
             self.insert(&mut insert, item)
         })?;
-        conn.execute_batch("COMMIT").named("write", path)
+        sql_step("copying: commit").and_then(|()| conn.execute_batch("COMMIT")).named("write", path)
     }
 
     fn check_unique(&mut self) -> Result<()> {
@@ -210,7 +211,7 @@ impl<'a> Copying<'a> {
             .iter()
             .map(|group| planner.cut(&group.totals, &mut |each| self.queue.sizes(group.first, group.last, each)))
             .collect::<Result<Vec<_>>>()?;
-        conn.execute_batch("BEGIN IMMEDIATE").named("write", path)?;
+        sql_step("copying: begin").and_then(|()| conn.execute_batch("BEGIN IMMEDIATE")).named("write", path)?;
         self.queue.drop_held(self.run, self.first_new)?;
         self.planned.rows = Some(0);
         for (group, cuts) in self.groups.iter().zip(cuts) {
@@ -230,7 +231,7 @@ impl<'a> Copying<'a> {
         .named("write", path)?;
         conn.execute("UPDATE snapshots SET planned_at = ?2 WHERE snapshot = ?1", params![self.snapshot, now_ms()])
             .named("write", path)?;
-        conn.execute_batch("COMMIT").named("write", path)
+        sql_step("copying: commit").and_then(|()| conn.execute_batch("COMMIT")).named("write", path)
     }
 
     fn add_shards(&self, group: &Group, cuts: &[Cut], name: &NameShard) -> Result<()> {

@@ -2,6 +2,9 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use rusqlite::StatementStatus;
@@ -40,6 +43,52 @@ fn count(event: TraceEvent<'_>) {
     }
     if matches!(event, TraceEvent::Stmt(..)) && LEFT.fetch_sub(1, Ordering::SeqCst) == 1 {
         std::process::abort();
+    }
+}
+
+/// What the environment asks for, as `NAME;N;WHAT`: at the Nth passing of a step the process dies, or the operation fails
+/// with an error number.
+struct Fault {
+    name: String,
+    left: AtomicI64,
+    errno: Option<i32>,
+}
+
+static FAULT: LazyLock<Option<Fault>> = LazyLock::new(|| {
+    let asked = std::env::var("COMPACT_LOCAL_TEST_FAULT").ok()?;
+    let mut parts = asked.split(';');
+    let (name, left, what) = (parts.next()?.to_owned(), parts.next()?.parse().ok()?, parts.next()?);
+    Some(Fault { name, left: AtomicI64::new(left), errno: what.parse().ok() })
+});
+
+/// Before an operation that a disk may refuse.
+pub fn step(name: &'static str) -> io::Result<()> {
+    record("step", name);
+    match due(name) {
+        Some(Fault { errno: Some(errno), .. }) => Err(io::Error::from_raw_os_error(*errno)),
+        Some(_) => std::process::abort(),
+        None => Ok(()),
+    }
+}
+
+/// Between two operations.
+pub fn passed(name: &'static str) {
+    record("passed", name);
+    if due(name).is_some() {
+        std::process::abort();
+    }
+}
+
+fn due(name: &str) -> Option<&'static Fault> {
+    FAULT.as_ref().filter(|fault| fault.name == name && fault.left.fetch_sub(1, Ordering::SeqCst) == 1)
+}
+
+/// Notes a passing in the file that the environment names, so that tests know what steps there are.
+fn record(kind: &str, name: &str) {
+    if let Some(file) = std::env::var_os("COMPACT_LOCAL_TEST_STEPS") {
+        let file = OpenOptions::new().append(true).create(true).open(file);
+        // In one write: several threads pass steps.
+        file.and_then(|mut file| file.write_all(format!("{kind};{name}\n").as_bytes())).expect("steps can be noted");
     }
 }
 

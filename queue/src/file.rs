@@ -10,6 +10,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
 
 use crate::error::{Error, Named, Result};
 use crate::lock::{Lock, LockKind, real};
+use crate::step::{passed, step};
 
 /// Marks the file as ours in SQLite's header (`application_id`): "mshq".
 const APPLICATION_ID: i64 = 0x6d73_6871;
@@ -86,9 +87,10 @@ impl Queue {
         let temporary = self.path.clone();
         self.conn.close().map_err(|(_, error)| error).named("close", &temporary)?;
         let file = std::fs::File::open(&temporary).named("open", &temporary)?;
-        file.sync_all().named("sync", &temporary)?;
+        step("new queue: sync").and_then(|()| file.sync_all()).named("sync", &temporary)?;
         drop(file);
         // A hard link fails where the name is taken, so a queue made meanwhile is never replaced.
+        step("new queue: link").named("create", path)?;
         std::fs::hard_link(&temporary, path)
             .or_else(|error| match error.kind() {
                 std::io::ErrorKind::AlreadyExists => Err(error),
@@ -96,6 +98,7 @@ impl Queue {
             })
             .named("create", path)?;
         let _gone_already_if_renamed = std::fs::remove_file(&temporary);
+        passed("new queue: linked");
         sync_directory(path)?;
         Queue::open(path)
     }
@@ -202,7 +205,8 @@ pub(crate) fn sync_directory(path: &Path) -> Result<()> {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    std::fs::File::open(directory).and_then(|directory| directory.sync_all()).named("sync", directory)
+    let opened = step("queue: sync directory").and_then(|()| std::fs::File::open(directory));
+    opened.and_then(|directory| directory.sync_all()).named("sync the directory of", path)
 }
 
 fn may_not_write(error: &rusqlite::Error) -> bool {

@@ -38,6 +38,7 @@ mod service;
 mod sorter;
 mod staging;
 mod status;
+mod step;
 
 pub use claim::{Claimer, Job, LOST_MAX, Lease, Member, Pulse};
 pub use error::{Error, Result};
@@ -53,3 +54,4 @@ pub use runner::{DEATHS_MAX, Recovery, Runner, RunnerState, SUSPECTS};
 pub use service::{Claimed, Client, LEASE, Request};
 pub use staging::Item;
 pub use status::{GroupStatus, MicroshardCounts, ShardCounts, Waiting};
+pub use step::{passed, step};

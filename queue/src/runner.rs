@@ -8,6 +8,7 @@ use crate::error::{Error, Named, Result};
 use crate::file::{Queue, now_ms};
 use crate::finish::Failure;
 use crate::lock::{Lock, LockKind};
+use crate::step::{passed, sql_step};
 
 /// Deaths of runners in a row without a shard published; then `run` refuses until somebody has looked.
 pub const DEATHS_MAX: u32 = 6;
@@ -257,11 +258,13 @@ impl Queue {
     }
 
     pub(crate) fn begin(&self) -> Result<()> {
-        self.conn.execute_batch("BEGIN IMMEDIATE").named("write", &self.path)
+        sql_step("queue: begin").and_then(|()| self.conn.execute_batch("BEGIN IMMEDIATE")).named("write", &self.path)
     }
 
     pub(crate) fn commit(&self) -> Result<()> {
-        self.conn.execute_batch("COMMIT").named("commit to", &self.path)
+        sql_step("queue: commit").and_then(|()| self.conn.execute_batch("COMMIT")).named("commit to", &self.path)?;
+        passed("queue: committed");
+        Ok(())
     }
 
     /// Runs `work` in one write transaction; rolled back on an error.

@@ -14,6 +14,7 @@ use std::thread::JoinHandle;
 
 use crate::error::{Named, Result};
 use crate::file::remove;
+use crate::step::step;
 
 /// Bytes of records and of what they are sorted by, at which the buffer is full: one is filled while one is written.
 const BUFFER: usize = 24 << 20;
@@ -132,6 +133,7 @@ impl Buffer {
     /// Writes its records in order to the file, from `start`, and empties it.
     fn spill(mut self, file: &File, start: u64) -> io::Result<Buffer> {
         self.entries.sort_unstable_by(|a, b| a.cmp(b, &self.records));
+        step("staging: write")?;
         let mut out = BufWriter::with_capacity(READ_AHEAD, Writer { file, at: start });
         for entry in self.entries.drain(..) {
             out.write_all(&self.records[entry.at..entry.at + HEADER + number_at(&self.records, entry.at)])?;

@@ -49,7 +49,14 @@ pub(super) fn take(queue: &Path, postgres: &mut Postgres, selection: &Selection,
 /// Gives the claim of a snapshot that failed back; what to tell then. Where that fails too, the side file stays.
 pub(super) fn abandon(queue: &Path, postgres: &mut Postgres, claim: &Claim, error: Error) -> Error {
     let file = HolderFile::of(queue);
-    match postgres.abandon(claim).and_then(|_| file.remove()) {
+    let mut given_back = || -> Result<()> {
+        // The snapshot may have failed after the queue had it: what is on record there is worked on.
+        if !on_record(queue)?.contains(&claim.claimed_by) {
+            postgres.abandon(claim)?;
+        }
+        file.remove()
+    };
+    match given_back() {
         Ok(()) => error,
         Err(second) => error.context(format!(
             "the claim could not be given back ({second:#}): the next snapshot into {}, or `release`, does it",

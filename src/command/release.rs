@@ -9,6 +9,7 @@ use serde_json::json;
 use super::sync_back::connect;
 use super::{Exit, claims};
 use crate::cli;
+use crate::faults::passed;
 use crate::manifest::{Held, HolderFile};
 
 pub(super) fn run(args: &cli::SyncBack, out: &mut dyn Write) -> Result<Exit> {
@@ -36,8 +37,10 @@ pub(super) fn run(args: &cli::SyncBack, out: &mut dyn Write) -> Result<Exit> {
         };
         // The queue first: should the second half fail, the lease runs out, and nothing is worked twice.
         let mut ids = Vec::new();
+        passed("release: queue");
         released.microshards += queue.release_unworked(snapshot.snapshot, &mut |id| ids.push(id))?;
         if let Some((postgres, claim)) = &mut home {
+            passed("release: give back");
             released.rows += postgres.give_back(claim, &mut ids.into_iter())?;
             released.slices += postgres.release_slices(claim)?;
         }

@@ -9,6 +9,7 @@ use microshard_queue::{Intake, Item, NewSnapshot, Number, Planned, Queue};
 
 use super::{Exit, claims};
 use crate::cli;
+use crate::faults::passed;
 use crate::manifest::listing::Listing;
 use crate::manifest::{Claim, ClaimMode, Held, HolderFile, Names, Postgres, Record, Selection, is_postgres};
 use crate::monitor::human;
@@ -82,6 +83,7 @@ fn take_postgres(path: &Path, args: &cli::Intake, hold: &Hold) -> Result<Planned
     let mut postgres = Postgres::connect(manifest, names)?;
     let selection = Selection { earlier: claims::on_record(path)?, ..selection(args) };
     let claim = claims::take(path, &mut postgres, &selection, hold)?;
+    passed("snapshot: claimed");
     let planned = postgres
         .read(&claim, &selection, &mut |record| {
             #[cfg(feature = "test-faults")]
@@ -91,8 +93,10 @@ fn take_postgres(path: &Path, args: &cli::Intake, hold: &Hold) -> Result<Planned
         .and_then(|_| plan_claimed(intake, &claim, &postgres, args));
     match planned {
         Ok(planned) => {
+            passed("snapshot: planned");
             HolderFile::of(path).remove()?;
             give_back_held(path, &claim, &mut postgres)?;
+            passed("snapshot: held back");
             if planned.added == 0 && is_finished(path)? {
                 // Nothing was taken and nothing is left to do: nobody must wait for this claim to end.
                 postgres.abandon(&claim)?;

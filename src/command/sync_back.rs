@@ -1,6 +1,7 @@
 //! `sync-back`: results to the manifest, chunk by chunk, each idempotent; then marked in the queue (I4).
 
 use std::io::Write;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use microshard_queue::{PlannedShard, Queue, Snapshot, UnsyncedFailure};
@@ -9,10 +10,11 @@ use serde_json::json;
 use super::Exit;
 use crate::cli;
 use crate::config::Output;
+use crate::faults::{passed, step};
 use crate::index;
 use crate::manifest::listing::ResultsWriter;
 use crate::manifest::{Claim, Held, Member, Postgres, SyncFailure, SyncShard, Synced};
-use crate::store::{self, StoreSettings};
+use crate::store::{self, ObjectStore, StoreSettings};
 
 /// Microshards in one transaction of Postgres: 1.5 s at most (QUEUE: measured).
 const CHUNK_MICROSHARDS: u64 = 50_000;
@@ -57,8 +59,16 @@ pub(super) fn run(args: &cli::SyncBack, out: &mut dyn Write) -> Result<Exit> {
 /// A shard that was refused is no part of the dataset.
 fn rewrite_index(queue: &Queue, args: &cli::SyncBack) -> Result<()> {
     let Some(output) = Output::of(queue)? else { return Ok(()) };
-    let store = store::open(&output.location, &StoreSettings::from_args(&args.store)?, &queue.queue_id()?)?;
+    let store = open_output(queue, &output, &StoreSettings::from_args(&args.store)?)?;
     index::write(queue, store.as_ref(), &output)
+}
+
+/// Opens the output, and removes what a killed sync-back left there. Its temporary files have a name of their own: a
+/// runner may be at work with others.
+fn open_output(queue: &Queue, output: &Output, settings: &StoreSettings) -> Result<Arc<dyn ObjectStore>> {
+    let store = store::open(&output.location, settings, &format!("{}-results", queue.queue_id()?))?;
+    store.sweep()?;
+    Ok(store)
 }
 
 /// Connects to the manifest a snapshot came from.
@@ -104,6 +114,7 @@ fn sync_chunk(
 ) -> Result<()> {
     let to_sync = shards.iter().map(|shard| sync_shard(queue, shard, base)).collect::<Result<Vec<_>>>()?;
     let failed: Vec<SyncFailure> = failures.iter().map(sync_failure).collect();
+    passed("sync-back: chunk");
     let (of_shards, of_failures) = postgres.sync_back(claim, &to_sync, &failed)?;
     let mut mark_shards = Vec::new();
     for (shard, synced) in shards.iter().zip(of_shards) {
@@ -113,6 +124,7 @@ fn sync_chunk(
     for (failure, synced) in failures.iter().zip(of_failures) {
         mark_failures.push((failure.seq, report.count(synced, false)));
     }
+    passed("sync-back: mark");
     queue.mark_synced(&mark_shards, &mark_failures).map_err(Into::into)
 }
 
@@ -162,8 +174,11 @@ fn write_results(queue: &Queue, listed: &[i64], settings: &StoreSettings, report
     let Some(output) = Output::of(queue)? else {
         bail!("nothing has been built yet: `compact-local run` comes before `sync-back`");
     };
-    let store = store::open(&output.location, settings, &queue.queue_id()?)?;
-    let mut results = ResultsWriter::create(tempfile::tempfile().context("failed to make a temporary file")?)?;
+    let store = open_output(queue, &output, settings)?;
+    let file = step("results: create")
+        .and_then(|()| tempfile::tempfile())
+        .context("failed to make the temporary file of microshards.csv")?;
+    let mut results = ResultsWriter::create(file)?;
     queue.for_each_microshard(&mut |microshard| -> Result<()> {
         match microshard.status {
             "consumed" => results.consumed(microshard.microshard_id, microshard.shard),
@@ -174,6 +189,7 @@ fn write_results(queue: &Queue, listed: &[i64], settings: &StoreSettings, report
     // SAFETY: the file has no name, so nobody else can open it; it is not written to any more.
     let mapped = unsafe { memmap2::Mmap::map(&results.finish()?) }.context("failed to map microshards.csv")?;
     store.replace(KEY, &mapped)?;
+    passed("results: written");
     for snapshot in listed {
         let shards = queue.unsynced_shards(*snapshot, 0, u64::MAX)?;
         let failures = queue.unsynced_failures(*snapshot, 0, u32::MAX)?;

@@ -11,6 +11,8 @@ use microshard_queue::{real, with_suffix};
 
 use super::Held;
 
+use crate::faults::step;
+
 /// The side file of one queue. Who writes or removes it holds the queue's intake lock.
 #[derive(Debug)]
 pub struct HolderFile {
@@ -45,17 +47,22 @@ impl HolderFile {
 
     fn replace(&self, text: &[u8]) -> io::Result<()> {
         let temporary = with_suffix(&self.path, ".new");
+        step("holder: create")?;
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        step("holder: write")?;
         file.write_all(text)?;
+        step("holder: sync")?;
         file.sync_all()?;
+        step("holder: rename")?;
         std::fs::rename(&temporary, &self.path)?;
+        step("holder: sync directory")?;
         let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
         File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
     }
 
     /// Removes it, where it is there.
     pub fn remove(&self) -> Result<()> {
-        match std::fs::remove_file(&self.path) {
+        match step("holder: remove").and_then(|()| std::fs::remove_file(&self.path)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).with_context(|| self.failed("remove")),
             _ => Ok(()),
         }

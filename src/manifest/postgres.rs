@@ -11,6 +11,8 @@ use postgres::{Client, Transaction};
 use super::conninfo::{self, Conninfo};
 use super::{Names, explain, probe, tls};
 
+use crate::faults::passed;
+
 /// Tries of one transaction, with waits of 0.1 s, 0.2 s, ... between them: 1.5 s in all, beside the lock timeout.
 const TRIES: u32 = 5;
 
@@ -83,10 +85,13 @@ impl Postgres {
             Some(client) => self.client.insert(client),
             None => self.client.insert(open(&self.conninfo)?),
         };
+        passed("postgres: begin");
         let mut transaction = client.transaction()?;
         transaction.batch_execute(LIMITS)?;
         let done = work(&mut transaction, &self.names)?;
+        passed("postgres: commit");
         transaction.commit()?;
+        passed("postgres: committed");
         Ok(done)
     }
 }

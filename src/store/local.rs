@@ -1,7 +1,7 @@
 //! Objects in a directory tree. A shard is written under a temporary name in its own directory and renamed, never over
 //! another file; both the file and its directory are synced (I6). No key leads out of the base, by `..` or by a link.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use super::{
     Digest, Digester, Entry, GetOptions, Head, ObjectStore, Part, Range, RangeOptions, Result, Spool, StoreError,
     Trouble, UploadLog, Version, range, uri,
 };
+use crate::faults::step;
 
 const TEMPORARY: &str = ".compact-local-";
 const UNFINISHED: &str = ".part";
@@ -76,13 +77,16 @@ impl LocalStore {
     /// A temporary file in `directory`, which is created where it is missing, durably.
     fn temporary(&self, operation: &'static str, directory: &Path) -> Result<(File, TempPath)> {
         let failed = |error| local_error(operation, directory.display().to_string(), error);
-        create_directories(directory).map_err(failed)?;
+        step("temporary file: create").and_then(|()| create_directories(directory)).map_err(failed)?;
         let prefix = format!("{TEMPORARY}{}-", self.tag);
         // A temporary file is private; an output is as readable as any other new file (the umask is applied to this).
         let readable = fs::Permissions::from_mode(0o666);
         let mut builder = tempfile::Builder::new();
         let file = builder.prefix(&prefix).suffix(UNFINISHED).permissions(readable).tempfile_in(directory);
-        Ok(file.map_err(failed)?.into_parts())
+        let file = file.map_err(failed)?;
+        // Tells `sweep` that we live; where there are no locks, whoever sweeps must know.
+        let _ = file.as_file().try_lock();
+        Ok(file.into_parts())
     }
 
     fn is_temporary(name: &str) -> bool {
@@ -158,12 +162,16 @@ impl ObjectStore for LocalStore {
         let failed = |error| self.failed("put", key, error);
         let temporary = spool.path.ok_or_else(|| refused(Trouble::Local, "it was not spooled into this directory"))?;
         // Read back before it has a name: a file with other bytes than were built is never published.
-        if digest_of(&spool.file).map_err(failed)? != *digest {
+        if step("put: read back").and_then(|()| digest_of(&spool.file)).map_err(failed)? != *digest {
             return Err(refused(Trouble::Local, "its file has other bytes than were written to it: check the disk"));
         }
-        spool.file.sync_all().map_err(failed)?;
+        step("put: sync").and_then(|()| spool.file.sync_all()).map_err(failed)?;
+        step("put: rename").map_err(failed)?;
         match temporary.persist_noclobber(&path) {
-            Ok(()) => sync_directory(path.parent().unwrap_or(&self.base)).map_err(failed),
+            Ok(()) => {
+                let directory = path.parent().unwrap_or(&self.base);
+                step("put: sync directory").and_then(|()| sync_directory(directory)).map_err(failed)
+            }
             Err(error) if error.error.kind() == ErrorKind::AlreadyExists => match self.digest("put", key, &path)? {
                 Some(there) if there == *digest => sync_published(&path).map_err(failed),
                 _ => Err(refused(Trouble::Conflict, "a file with other bytes is there already")),
@@ -177,10 +185,11 @@ impl ObjectStore for LocalStore {
         let directory = path.parent().unwrap_or(&self.base);
         let failed = |error| self.failed("replace", key, error);
         let (mut file, temporary) = self.temporary("replace", directory)?;
-        file.write_all(bytes).map_err(failed)?;
-        file.sync_all().map_err(failed)?;
+        step("replace: write").and_then(|()| file.write_all(bytes)).map_err(failed)?;
+        step("replace: sync").and_then(|()| file.sync_all()).map_err(failed)?;
+        step("replace: rename").map_err(failed)?;
         temporary.persist(&path).map_err(|error| failed(error.error))?;
-        sync_directory(directory).map_err(failed)
+        step("replace: sync directory").and_then(|()| sync_directory(directory)).map_err(failed)
     }
 
     fn list(&self, prefix: &str, each: &mut dyn FnMut(Entry) -> Result<()>) -> Result<()> {
@@ -210,9 +219,13 @@ impl ObjectStore for LocalStore {
         let mut removed = 0;
         self.walk("sweep", &self.base, &mut |path, _| {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if name.starts_with(&ours) && LocalStore::is_temporary(name) {
-                fs::remove_file(path).map_err(|error| local_error("remove", path.display().to_string(), error))?;
-                removed += 1;
+            if name.starts_with(&ours) && LocalStore::is_temporary(name) && !is_in_use(path) {
+                match fs::remove_file(path) {
+                    Err(error) if error.kind() != ErrorKind::NotFound => {
+                        return Err(local_error("remove", path.display().to_string(), error));
+                    }
+                    _ => removed += 1,
+                }
             }
             Ok(())
         })?;
@@ -222,7 +235,7 @@ impl ObjectStore for LocalStore {
     fn check_writable(&self) -> Result<()> {
         let failed = |error| local_error("write to", self.base(), error);
         let (mut file, temporary) = self.temporary("write to", &self.base)?;
-        file.write_all(b"compact-local").map_err(failed)?;
+        step("check: write").and_then(|()| file.write_all(b"compact-local")).map_err(failed)?;
         file.sync_all().map_err(failed)?;
         temporary.close().map_err(failed)
     }
@@ -280,6 +293,11 @@ impl LocalStore {
             }
         }
     }
+}
+
+/// The process that made a temporary file holds a lock on it for as long as it lives.
+fn is_in_use(path: &Path) -> bool {
+    File::open(path).is_ok_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
 }
 
 /// There is no such file, and no directory it could be in.

@@ -22,6 +22,7 @@ use super::{
     Digest, Digester, Entry, GetOptions, Head, ObjectStore, Part, Range, RangeOptions, Result, Spool, StoreError,
     StoreSettings, Trouble, UploadLog, range, uri,
 };
+use crate::faults::{passed, step};
 
 const SHA256: &str = "x-amz-meta-sha256";
 
@@ -176,7 +177,7 @@ impl ObjectStore for S3Store {
     }
 
     fn spool(&self, key: &str) -> Result<Spool> {
-        let spooled = tempfile::tempfile().map_err(|error| {
+        let spooled = step("spool: create").and_then(|()| tempfile::tempfile()).map_err(|error| {
             let cause = format!("its temporary file cannot be made ({error}): set TMPDIR to a disk with room");
             StoreError { cause, ..StoreError::local("put", self.client.shown(key), error) }
         });
@@ -185,22 +186,28 @@ impl ObjectStore for S3Store {
 
     fn put(&self, key: &str, spool: Spool, digest: &Digest, uploads: &dyn UploadLog) -> Result<()> {
         let full = self.key("put", key)?;
-        let spooled = upload::Spooled::open(spool).map_err(|error| StoreError::local("put", key, error))?;
+        let spooled = step("spool: map")
+            .and_then(|()| upload::Spooled::open(spool))
+            .map_err(|error| StoreError::local("put", self.client.shown(&full), error))?;
         let bytes = spooled.bytes();
         let refused = |trouble, cause: &str| StoreError::new("put", self.client.shown(&full), trouble, cause);
         let mut digester = Digester::default();
-        std::io::Write::write_all(&mut digester, bytes).map_err(|error| StoreError::local("put", key, error))?;
+        std::io::Write::write_all(&mut digester, bytes)
+            .map_err(|error| StoreError::local("put", self.client.shown(&full), error))?;
         if digester.finish() != *digest {
             return Err(refused(Trouble::Local, "its spooled bytes are not the ones that were built: check the disk"));
         }
+        passed("put: look");
         if self.is_there("put", &full, digest)? {
             return Ok(());
         }
+        passed("put: send");
         let sha256 = hex(&digest.sha256);
         let sent = match digest.bytes <= self.part_bytes {
             true => self.put_whole("put", &full, bytes, &sha256, true),
             false => self.put_parts(key, &full, bytes, &sha256, uploads),
         };
+        passed("put: sent");
         match (sent, self.is_there("put", &full, digest)) {
             // Whatever was answered, or nothing: it is there, whole.
             (_, Ok(true)) => Ok(()),
@@ -214,6 +221,7 @@ impl ObjectStore for S3Store {
     fn replace(&self, key: &str, bytes: &[u8]) -> Result<()> {
         let key = self.key("replace", key)?;
         let sha256 = hex(&sha2::Sha256::digest(bytes));
+        passed("replace: send");
         self.put_whole("replace", &key, bytes, &sha256, false).map_err(Failure::into_error)
     }
 

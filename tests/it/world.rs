@@ -61,7 +61,16 @@ impl World {
 
     /// Runs a command to its end, whatever that is.
     pub(crate) fn run(&self, arguments: &str) -> Ran {
-        let output = self.command(arguments).stdin(Stdio::null()).output().unwrap();
+        World::end(arguments, &mut self.command(arguments))
+    }
+
+    /// The same, with one more environment variable.
+    pub(crate) fn run_with(&self, arguments: &str, variable: &str, value: &str) -> Ran {
+        World::end(arguments, self.command(arguments).env(variable, value))
+    }
+
+    fn end(arguments: &str, command: &mut Command) -> Ran {
+        let output = command.stdin(Stdio::null()).output().unwrap();
         Ran {
             command: arguments.to_owned(),
             code: code(output.status),

@@ -13,6 +13,7 @@ use ureq::http::{Method, header};
 use super::client::{Call, EXPIRY, Failure, Outcome};
 use super::refusal::refusal;
 use super::{S3Store, SHA256, xml};
+use crate::faults::passed;
 use crate::store::settings::PART_BYTES_MIN;
 use crate::store::{Result, Spool, StoreError, Trouble, UploadLog};
 
@@ -59,10 +60,15 @@ impl S3Store {
         uploads: &dyn UploadLog,
     ) -> Outcome<()> {
         let upload_id = self.create_upload("put", key, sha256)?;
+        passed("parts: begun");
         let sent = match uploads.started(name, &upload_id) {
-            Ok(()) => self.send_parts(key, &upload_id, bytes).and_then(|etags| self.complete(key, &upload_id, &etags)),
+            Ok(()) => self.send_parts(key, &upload_id, bytes).and_then(|etags| {
+                passed("parts: complete");
+                self.complete(key, &upload_id, &etags)
+            }),
             Err(error) => Err(Failure::Unanswered(error)),
         };
+        passed("parts: completed");
         // Of a completion whose answer was lost nothing is known: aborting what it completed is refused, and no harm.
         let ended = match &sent {
             Ok(()) => Ok(()),
@@ -100,6 +106,7 @@ impl S3Store {
 
     /// Sends one part; returns its ETag.
     fn send_part(&self, key: &str, upload_id: &str, number: u16, part: &[u8]) -> Outcome<String> {
+        passed("parts: send");
         let md5 = BASE64_STANDARD.encode(Md5::digest(part));
         let headers = [("content-md5", md5.as_str())];
         let call = Call { method: Method::PUT, headers: &headers, body: Some(part), ..Call::get("put", key) };
