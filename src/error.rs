@@ -2,6 +2,7 @@
 //! Trouble with the whole command travels as `anyhow::Error` at the edges. No secret ever enters an error here:
 //! objects are named without credentials, query strings or signatures.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
@@ -111,7 +112,8 @@ impl std::error::Error for StoreError {
     }
 }
 
-/// The whole chain of causes in one line; a cause that its effect has already told is left out.
+/// The whole chain of causes in one line that steers no terminal, whatever it names; a cause that its effect has already
+/// told is left out.
 pub fn sentence(error: &anyhow::Error) -> String {
     let mut sentence = String::new();
     for cause in error.chain() {
@@ -122,14 +124,25 @@ pub fn sentence(error: &anyhow::Error) -> String {
             sentence = format!("{sentence}: {text}");
         }
     }
-    sentence.replace('\n', " ")
+    one_line(&sentence.replace('\n', " ")).into_owned()
+}
+
+/// The text without control characters: they could move the cursor, clear the screen or fake another line.
+pub fn one_line(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    let escaped =
+        text.chars().map(|char| if char.is_control() { char.escape_default().to_string() } else { char.into() });
+    Cow::Owned(escaped.collect())
 }
 
 /// A uri fit for a message: without userinfo, query and control characters.
 pub fn shown_uri(uri: &str) -> String {
     let text = match uri.split_once("://") {
-        // A `?` is literal there, so what follows it must be seen.
+        // A path of this machine: a `?` is literal there, so what follows it must be seen.
         Some(("file", _)) => uri.to_owned(),
+        _ if uri.starts_with('/') => uri.to_owned(),
         Some(("s3", rest)) => {
             let (bucket, key) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
             format!("s3://{}{key}", bucket.rsplit('@').next().unwrap_or_default())
@@ -142,12 +155,7 @@ pub fn shown_uri(uri: &str) -> String {
             format!("{scheme}://{host}{path}")
         }
     };
-    match text.contains(char::is_control) {
-        true => {
-            text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
-        }
-        false => text,
-    }
+    one_line(&text).into_owned()
 }
 
 #[cfg(test)]
@@ -162,6 +170,7 @@ mod tests {
         assert_eq!(shown_uri("s3://bucket/a@b?c"), "s3://bucket/a@b?c");
         assert_eq!(shown_uri("s3://me:pw@bucket/a"), "s3://bucket/a");
         assert_eq!(shown_uri("a/b\n?sig=s"), "a/b\\n");
+        assert_eq!(shown_uri("/in/a?b://c?d#\u{1b}"), "/in/a?b://c?d#\\u{1b}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::Exit;
 use crate::cli::QueueJson;
-use crate::error::shown_uri;
+use crate::error::{one_line, shown_uri};
 
 pub(super) fn run(args: &QueueJson, out: &mut dyn Write) -> Result<Exit> {
     let queue = Queue::open(&args.queue.queue)?;
@@ -34,9 +34,9 @@ pub(super) fn run(args: &QueueJson, out: &mut dyn Write) -> Result<Exit> {
                 out,
                 "{}\t{}\t{}\t{} (attempts {})",
                 failure.microshard_id,
-                failure.language,
+                one_line(&failure.language),
                 shown_uri(&failure.uri),
-                failure.sentence,
+                one_line(&failure.sentence),
                 failure.tries
             )
         };

@@ -1,8 +1,9 @@
 //! Numbers and texts as people read them. Pure. Whatever came from outside passes `shown_uri` or `one_line` before it is
 //! printed: no secret of a URL and no control character reaches a terminal.
 
-use std::borrow::Cow;
 use std::time::Duration;
+
+pub use crate::error::one_line;
 
 /// `1,234,567`.
 pub fn count(number: u64) -> String {
@@ -72,16 +73,6 @@ pub fn duration(duration: Duration) -> String {
         3600..86_400 => format!("{} h {:02} min", s / 3600, s % 3600 / 60),
         _ => format!("{} d {:02} h", s / 86_400, s % 86_400 / 3600),
     }
-}
-
-/// The text without control characters: they could move the cursor, clear the screen or fake another line.
-pub fn one_line(text: &str) -> Cow<'_, str> {
-    if !text.contains(char::is_control) {
-        return Cow::Borrowed(text);
-    }
-    let escaped =
-        text.chars().map(|char| if char.is_control() { char.escape_default().to_string() } else { char.into() });
-    Cow::Owned(escaped.collect())
 }
 
 #[cfg(test)]

@@ -16,6 +16,11 @@ mod faulty;
 mod formats;
 mod frames;
 mod frames_run;
+#[path = "../fuzz/checks/mod.rs"]
+mod fuzz_checks;
+mod fuzz_seeds;
+mod hostile;
+mod hostile_names;
 mod kills;
 mod listing;
 mod lost_claims;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use crate::error::one_line;
 use crate::manifest::{Record, Selection};
 
 const EXTENSIONS: [&str; 3] = [".jsonl", ".jsonl.zst", ".jsonl.gz"];
@@ -110,7 +111,8 @@ impl Walk<'_> {
     fn stray(&mut self, path: &Path) {
         self.strays_count += 1;
         if self.strays.len() < NAMED_MAX {
-            self.strays.push(path.strip_prefix(self.root).unwrap_or(path).display().to_string());
+            let shown = path.strip_prefix(self.root).unwrap_or(path).display().to_string();
+            self.strays.push(one_line(&shown).into_owned());
         }
     }
 }
