@@ -62,11 +62,16 @@ impl Patience {
         ceiling.mul_f64(fastrand::f64())
     }
 
+    /// A deferral that is not shorter than what the origin asked for, as far as that is honoured.
+    pub fn deferral_after(&self, deferrals: u32, trouble: Trouble) -> Duration {
+        self.deferral(deferrals).max(trouble.asked().min(self.retry_after_max))
+    }
+
     /// The wait before a vain request is repeated by whoever has nothing else to do: first a short one, then as long as
     /// deferrals are.
     pub fn repeat(&self, tries: u32, trouble: Trouble) -> Duration {
         let asked = trouble.asked().min(self.retry_after_max);
-        if tries <= 1 { self.quick(asked) } else { self.deferral(tries - 2).max(asked) }
+        if tries <= 1 { self.quick(asked) } else { self.deferral_after(tries - 2, trouble) }
     }
 
     /// Whether an origin is given up: it has served nothing for long, however often it was asked.

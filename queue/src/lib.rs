@@ -44,7 +44,7 @@ pub use error::{Error, Result};
 pub use failures::{FailedMicroshard, Retried, RetrySelection};
 #[cfg(feature = "test-faults")]
 pub use faults::{die_at_statement, statements_of};
-pub use file::{Queue, now_ms};
+pub use file::{Queue, now_ms, private};
 pub use finish::{DEFERRALS_MAX, Failure, Finish, Finished, Outcome, Receipt};
 pub use intake::{Cut, GroupTotals, Intake, NameShard, NewSnapshot, Number, Planned, Planner, Size, SizesPass};
 pub use lock::{Acquired, Lock, LockKind, real, with_suffix};

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crate::error::{Named, Result};
-use crate::file::remove;
+use crate::file::{private, remove};
 
 /// Bytes of records and of what they are sorted by, at which the buffer is full: one is filled while one is written.
 const BUFFER: usize = 24 << 20;
@@ -53,7 +53,7 @@ impl Sorter {
     /// however that ends; `path` is where it was made, for errors.
     pub(crate) fn create(path: &Path) -> Result<Sorter> {
         remove(path)?;
-        let file = File::options().read(true).write(true).create_new(true).open(path).named("create", path)?;
+        let file = private().read(true).write(true).create_new(true).open(path).named("create", path)?;
         remove(path)?;
         Ok(Sorter {
             file: Arc::new(file),
