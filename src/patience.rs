@@ -113,6 +113,15 @@ mod tests {
     }
 
     #[test]
+    fn a_deferral_is_as_long_as_the_origin_asks_but_no_longer_than_is_honoured() {
+        let patience = Patience::default();
+        let asked = |seconds| patience.deferral_after(0, Trouble::Throttled(Some(Duration::from_secs(seconds))));
+        assert_eq!(asked(40), Duration::from_secs(40));
+        assert_eq!(asked(u64::MAX), patience.retry_after_max);
+        assert!(asked(0) <= Duration::from_secs(5));
+    }
+
+    #[test]
     fn a_wait_in_a_lane_is_short_unless_the_origin_asks_for_more_and_3_s_at_most_are_waited_there() {
         let patience = Patience::default();
         let (shortest, longest) = extremes(|| patience.quick(Duration::ZERO));

@@ -18,11 +18,16 @@
 //! Claims cost what a shard has members, whatever is done (I7): partial indexes over the live slice. Every update that
 //! ends a lease is fenced by the attempt (I5). Counters are kept by triggers, and CHECK constraints hold every legal state.
 
+// What comes from outside must not end the process: where something cannot fail, the code says why.
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
+#![cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::string_slice))]
+
 mod check;
 mod claim;
 mod copying;
 mod error;
 #[cfg(feature = "test-faults")]
+#[expect(clippy::expect_used, reason = "in no build that is used")]
 mod faults;
 mod failures;
 mod file;

@@ -1,6 +1,11 @@
 //! Sorts any number of records in bounded memory: a full buffer is sorted and written to a file as one piece, and the
 //! pieces are merged as they are read. So no manifest is ever held in RAM (I8).
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "places in a buffer that were kept when it was filled; what comes back from the disk is checked in `advance`"
+)]
+
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
@@ -187,6 +192,9 @@ impl Head<'_> {
         self.record.resize(number_at(&header, 0), 0);
         self.reader.read_exact(&mut self.record)?;
         self.key = number_at(&header, 4);
+        if self.key > self.record.len() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a staged microshard was damaged on disk"));
+        }
         self.prefix = prefix(&self.record[..self.key]);
         Ok(true)
     }

@@ -11,6 +11,7 @@ mod demo_origin;
 mod disk;
 mod disks;
 mod end_to_end;
+mod extremes;
 mod faults;
 mod faulty;
 mod formats;
