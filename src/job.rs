@@ -206,7 +206,7 @@ fn publish(
 
 /// The job is taken up again later: because of its output, or of a single object.
 fn deferred(job: &Job, error: &StoreError, tools: &Tools<'_>) -> Outcome {
-    let wait = tools.fetch.patience.deferral(job.deferrals).max(error.trouble.asked());
+    let wait = tools.fetch.patience.deferral_after(job.deferrals, error.trouble);
     Outcome::Deferred { until_ms: now_ms() + wait.as_millis() as i64, why: error.to_string(), progress: false }
 }
 

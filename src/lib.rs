@@ -16,10 +16,14 @@
 //!
 //! The modules below are in the order data flows.
 
+// What comes from outside must not end the process: where something cannot fail, the code says why.
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
+
 pub mod cli;
 pub mod command;
 pub mod config;
 
+#[cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::string_slice))]
 pub mod manifest;
 pub mod naming;
 pub mod plan;
@@ -32,9 +36,12 @@ pub mod build;
 pub mod isolate;
 pub mod index;
 pub mod verify;
+#[cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::string_slice))]
 pub mod cat;
 
+#[cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::string_slice))]
 pub mod format;
+#[cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::string_slice))]
 pub mod store;
 
 pub mod budget;

@@ -57,8 +57,10 @@ impl Memory {
         // An eighth is what the allocator keeps between pieces.
         let usable = needs.memory - needs.memory / 8;
         let fixed = PROCESS + needs.threads as u64 * FETCHER + needs.builders as u64 * BUILDER;
-        let lane = needs.job + needs.encoder + needs.sent;
-        let least = fixed + DECODED_COPIES * needs.microshard_max + lane;
+        // What was typed, or is in the manifest, may be of any size.
+        let lane = needs.job.saturating_add(needs.encoder).saturating_add(needs.sent);
+        let turn = DECODED_COPIES.saturating_mul(needs.microshard_max);
+        let least = fixed.saturating_add(turn).saturating_add(lane);
         ensure!(least <= usable, too_little(needs, least));
         let (decoded_beside, decoded) = decoded(needs, usable - least);
         let shared = usable - fixed - decoded;
@@ -76,7 +78,7 @@ impl Memory {
 fn decoded(needs: &Needs, spare: u64) -> (u64, u64) {
     let extra = (spare / 2).min(needs.memory / 4);
     let turn = DECODED_COPIES * needs.microshard_max;
-    let in_all = turn * needs.builders as u64;
+    let in_all = turn.saturating_mul(needs.builders as u64);
     if in_all <= turn + extra {
         return (needs.microshard_max, in_all);
     }
@@ -95,7 +97,7 @@ fn too_little(needs: &Needs, least: u64) -> String {
         human::bytes(needs.microshard_max),
         human::bytes(needs.job),
         // Rounded up, as it is shown with three digits.
-        human::bytes(least / 7 * 8 + least / 50),
+        human::bytes((least / 7).saturating_mul(8).saturating_add(least / 50)),
     )
 }
 
@@ -155,6 +157,24 @@ mod tests {
     fn large_microshards_take_turns_only_where_not_every_builder_can_hold_one() {
         assert_eq!(Memory::divide(&needs(2048 * MIB, 2)).unwrap().decoded_beside, 64 * MIB);
         assert_eq!(Memory::divide(&needs(2048 * MIB, 64)).unwrap().decoded_beside, MIB + 512 * MIB / 64 / 3);
+    }
+
+    #[test]
+    fn sizes_beyond_all_memory_are_refused_or_divided_and_overflow_nothing() {
+        for memory in [0, 1, 2048 * MIB, u64::MAX] {
+            for size in [0, 1, u64::MAX / 3, u64::MAX] {
+                for builders in [1, 1024] {
+                    let all = needs(memory, builders);
+                    for needs in
+                        [Needs { job: size, ..all }, Needs { sent: size, ..all }, Needs { microshard_max: size, ..all }]
+                    {
+                        if let Ok(divided) = Memory::divide(&needs) {
+                            assert!(u128::from(divided.bodies) <= u128::from(memory), "{needs:?} {divided:?}");
+                        }
+                    }
+                }
+            }
+        }
     }
 
     #[test]

@@ -62,11 +62,16 @@ impl Patience {
         ceiling.mul_f64(fastrand::f64())
     }
 
+    /// A deferral that is not shorter than what the origin asked for, as far as that is honoured.
+    pub fn deferral_after(&self, deferrals: u32, trouble: Trouble) -> Duration {
+        self.deferral(deferrals).max(trouble.asked().min(self.retry_after_max))
+    }
+
     /// The wait before a vain request is repeated by whoever has nothing else to do: first a short one, then as long as
     /// deferrals are.
     pub fn repeat(&self, tries: u32, trouble: Trouble) -> Duration {
         let asked = trouble.asked().min(self.retry_after_max);
-        if tries <= 1 { self.quick(asked) } else { self.deferral(tries - 2).max(asked) }
+        if tries <= 1 { self.quick(asked) } else { self.deferral_after(tries - 2, trouble) }
     }
 
     /// Whether an origin is given up: it has served nothing for long, however often it was asked.
@@ -105,6 +110,15 @@ mod tests {
                 "{deferrals}: {shortest:?}, so what failed together comes back together"
             );
         }
+    }
+
+    #[test]
+    fn a_deferral_is_as_long_as_the_origin_asks_but_no_longer_than_is_honoured() {
+        let patience = Patience::default();
+        let asked = |seconds| patience.deferral_after(0, Trouble::Throttled(Some(Duration::from_secs(seconds))));
+        assert_eq!(asked(40), Duration::from_secs(40));
+        assert_eq!(asked(u64::MAX), patience.retry_after_max);
+        assert!(asked(0) <= Duration::from_secs(5));
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Crash slots: each builder writes the microshard it holds into its own eight bytes of a small mapped file, which
 //! survives SIGKILL. After a death at most one microshard per builder is suspect, instead of all that were in flight.
 
-use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -9,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
 use memmap2::MmapRaw;
+use microshard_queue::private;
 
 use crate::faults::step;
 
@@ -33,7 +33,7 @@ impl Slots {
     pub fn open(path: &Path) -> Result<Slots> {
         let open = || -> std::io::Result<MmapRaw> {
             step("slots: open")?;
-            let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+            let file = private().read(true).write(true).create(true).truncate(false).open(path)?;
             let mut slots = Vec::new();
             file.try_clone()?.take(BYTES).read_to_end(&mut slots)?;
             slots.resize(BYTES as usize, 0);

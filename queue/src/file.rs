@@ -2,6 +2,8 @@
 //! another writer.
 //! The file is opened by SQLite only: closing any other descriptor on it would drop SQLite's locks for the process.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -59,7 +61,10 @@ impl Queue {
     /// `finish_new` makes it durable and moves it to its own.
     pub(crate) fn create_new(path: &Path) -> Result<Queue> {
         check_sqlite()?;
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        // Made before SQLite opens it, which would make it as readable as the umask allows: it holds uris in full, and a
+        // presigned one is a password. SQLite gives its log the same mode.
+        drop(private().create_new(true).write(true).open(path).named("create", path)?);
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let conn = Connection::open_with_flags(plain(path)?, flags).named("create", path)?;
         let queue = Queue { conn, path: path.to_owned() };
         #[cfg(feature = "test-faults")]
@@ -179,6 +184,13 @@ impl Queue {
             .named("write", &self.path)?;
         Ok(())
     }
+}
+
+/// How a file beside the queue, or the queue itself, is made: for nobody else, whatever the umask.
+pub fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.mode(0o600);
+    options
 }
 
 /// Unix time in milliseconds.

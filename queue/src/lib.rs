@@ -18,11 +18,16 @@
 //! Claims cost what a shard has members, whatever is done (I7): partial indexes over the live slice. Every update that
 //! ends a lease is fenced by the attempt (I5). Counters are kept by triggers, and CHECK constraints hold every legal state.
 
+// What comes from outside must not end the process: where something cannot fail, the code says why.
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
+#![cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::string_slice))]
+
 mod check;
 mod claim;
 mod copying;
 mod error;
 #[cfg(feature = "test-faults")]
+#[expect(clippy::expect_used, reason = "in no build that is used")]
 mod faults;
 mod failures;
 mod file;
@@ -45,7 +50,7 @@ pub use error::{Error, Result};
 pub use failures::{FailedMicroshard, Retried, RetrySelection};
 #[cfg(feature = "test-faults")]
 pub use faults::{die_at_statement, statements_of};
-pub use file::{Queue, now_ms};
+pub use file::{Queue, now_ms, private};
 pub use finish::{DEFERRALS_MAX, Failure, Finish, Finished, Outcome, Receipt};
 pub use intake::{Cut, GroupTotals, Intake, NameShard, NewSnapshot, Number, Planned, Planner, Size, SizesPass};
 pub use lock::{Acquired, Lock, LockKind, real, with_suffix};

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::{Error, Named, Result};
+use crate::file::private;
 
 /// How often, and how far apart, a lock is tried before it counts as held.
 const LOOKS: u32 = 5;
@@ -46,7 +47,7 @@ impl Lock {
     pub fn acquire(queue: &Path, kind: LockKind) -> Result<Acquired> {
         refuse_second_names(&real(queue))?;
         let path = side_file(queue, kind);
-        let file = File::options().create(true).truncate(false).write(true).open(&path).named("open", &path)?;
+        let file = private().create(true).truncate(false).write(true).open(&path).named("open", &path)?;
         // `is_held` has it for a moment when it looks: somebody's `status` must not look like a runner.
         for _ in 0..LOOKS {
             match file.try_lock() {

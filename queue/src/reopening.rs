@@ -22,7 +22,8 @@ pub(crate) struct Ranges(Vec<(i64, i64)>);
 impl Ranges {
     pub(crate) fn contain(&self, seq: i64) -> bool {
         let after = self.0.partition_point(|(first, _)| *first <= seq);
-        self.0[..after].last().is_some_and(|(_, last)| seq <= *last)
+        let before = after.checked_sub(1).and_then(|at| self.0.get(at));
+        before.is_some_and(|(_, last)| seq <= *last)
     }
 }
 

@@ -1,6 +1,11 @@
 //! Sorts any number of records in bounded memory: a full buffer is sorted and written to a file as one piece, and the
 //! pieces are merged as they are read. So no manifest is ever held in RAM (I8).
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "places in a buffer that were kept when it was filled; what comes back from the disk is checked in `advance`"
+)]
+
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
@@ -13,7 +18,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crate::error::{Named, Result};
-use crate::file::remove;
+use crate::file::{private, remove};
 use crate::step::step;
 
 /// Bytes of records and of what they are sorted by, at which the buffer is full: one is filled while one is written.
@@ -54,7 +59,7 @@ impl Sorter {
     /// however that ends; `path` is where it was made, for errors.
     pub(crate) fn create(path: &Path) -> Result<Sorter> {
         remove(path)?;
-        let file = File::options().read(true).write(true).create_new(true).open(path).named("create", path)?;
+        let file = private().read(true).write(true).create_new(true).open(path).named("create", path)?;
         remove(path)?;
         Ok(Sorter {
             file: Arc::new(file),
@@ -189,6 +194,9 @@ impl Head<'_> {
         self.record.resize(number_at(&header, 0), 0);
         self.reader.read_exact(&mut self.record)?;
         self.key = number_at(&header, 4);
+        if self.key > self.record.len() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a staged microshard was damaged on disk"));
+        }
         self.prefix = prefix(&self.record[..self.key]);
         Ok(true)
     }

@@ -110,7 +110,7 @@ impl Layout {
             if writer.is_done() {
                 return Ok(());
             }
-            let entry = self.table.frames[number];
+            let Some(entry) = self.table.frames.get(number).copied() else { bail!("it has no frame {number}") };
             read_frame(&mut bytes, entry, &mut frame)?;
             let text = decoder.decode(entry, &frame).and_then(|text| self.check_rows(number, text).map(|()| text));
             writer.push(text.map_err(|bad| anyhow!("its frame {number}, counted from 0, {bad}"))?)?;
@@ -131,7 +131,7 @@ impl Layout {
 }
 
 fn read_index(shard: &Object<'_>, table: &SeekTable, frame: usize) -> Result<Option<RowIndex>> {
-    let entry = table.frames[frame];
+    let Some(entry) = table.frames.get(frame).copied() else { return Ok(None) };
     ensure!(u64::from(entry.compressed) <= TAIL_BYTES_MAX, "its last frame is too large for a row index");
     let mut bytes = Vec::new();
     read_frame(&mut shard.read(table.span(frame..frame + 1)), entry, &mut bytes)?;
@@ -167,7 +167,7 @@ fn print_stream(shard: &Object<'_>, rows: RowRange, out: &mut dyn Write) -> Resu
             return rows.check(writer.finish()?);
         }
         decoded += read as u64;
-        writer.push(&piece[..read])?;
+        writer.push(piece.get(..read).context("its reader gave more than it was asked for")?)?;
     }
     Ok(())
 }

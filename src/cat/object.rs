@@ -195,11 +195,9 @@ impl Read for ObjectReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let left = self.end.map_or(u64::MAX, |end| end - self.at);
         let most = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-        if most == 0 {
-            return Ok(0);
-        }
+        let Some(buffer) = buffer.get_mut(..most).filter(|buffer| !buffer.is_empty()) else { return Ok(0) };
         loop {
-            match self.read_once(&mut buffer[..most]) {
+            match self.read_once(buffer) {
                 Ok(read) => {
                     (self.at, self.tries) = (self.at + read as u64, 0);
                     return Ok(read);

@@ -72,6 +72,7 @@ fn push_tokens(body: &mut Vec<u8>, rng: &mut Rng) {
     body.push(b']');
 }
 
+#[expect(clippy::expect_used, reason = "a Vec takes every byte")]
 fn print_to(body: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     body.write_fmt(text).expect("a Vec takes every byte");
 }

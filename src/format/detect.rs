@@ -84,6 +84,7 @@ impl Decoder {
         Ok(Decoded { text: &self.text, frames: &self.frames })
     }
 
+    #[expect(clippy::indexing_slicing, reason = "a frame ends in the bytes that it was looked for in")]
     fn zstd_frames(&mut self, object: &[u8], limits: Limits) -> Result<(), BadInput> {
         let bad = |code: usize| BadInput::new(format!("is no valid zstd: {}", zstd_safe::get_error_name(code)));
         self.context.reset(ResetDirective::SessionAndParameters).map_err(bad)?;

@@ -108,10 +108,10 @@ fn size(bytes: usize) -> io::Result<u32> {
 
 /// How many bytes of whole rows fit into `room`.
 fn whole_rows(text: &[u8], room: usize) -> usize {
-    if text.len() <= room {
-        return text.len();
+    match text.get(..room) {
+        Some(fits) if text.len() > room => memchr::memrchr(b'\n', fits).map_or(0, |end| end + 1),
+        _ => text.len(),
     }
-    memchr::memrchr(b'\n', &text[..room]).map_or(0, |end| end + 1)
 }
 
 fn first_row(text: &[u8]) -> usize {

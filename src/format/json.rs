@@ -113,7 +113,7 @@ impl Rest<'_> {
             return None;
         }
         loop {
-            self.0 = &self.0[plain(self.0)..];
+            self.take(plain(self.0))?;
             match self.byte()? {
                 b'"' => return Some(()),
                 b'\\' => self.escape()?,

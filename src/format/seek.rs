@@ -91,7 +91,7 @@ impl SeekTable {
         let Some(start) = usize::try_from(bytes).ok().and_then(|bytes| tail.len().checked_sub(bytes)) else {
             return Ok(Tail::Longer(bytes));
         };
-        let mut fields = Fields(&tail[start..]);
+        let mut fields = Fields(tail.get(start..).unwrap_or_default());
         if (fields.u32()?, u64::from(fields.u32()?)) != (TABLE_MAGIC, content_bytes) {
             return Err(bad_table("does not begin where it should"));
         }
@@ -121,6 +121,10 @@ impl SeekTable {
     }
 
     /// Where these frames are in the object. They must be in the table.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a span is asked of frames that are in the table: another would be read from a wrong place"
+    )]
     pub fn span(&self, frames: Range<usize>) -> Range<u64> {
         let bytes = |frames: &[Frame]| frames.iter().map(|frame| u64::from(frame.compressed)).sum::<u64>();
         let start = bytes(&self.frames[..frames.start]);
@@ -129,8 +133,8 @@ impl SeekTable {
 
     /// The frame that a row index can only be in: the last, if it has no content.
     pub fn index_frame(&self) -> Option<usize> {
-        let last = self.frames.len().checked_sub(1)?;
-        (self.frames[last].decompressed == 0).then_some(last)
+        let (last, before) = self.frames.split_last()?;
+        (last.decompressed == 0).then_some(before.len())
     }
 }
 
@@ -189,8 +193,8 @@ impl RowIndex {
         if fields.0.len() as u64 != expected || frame.len() as u64 - HEAD_BYTES as u64 != u64::from(size) {
             return Err(bad_index("has another size than it says"));
         }
-        let (content, sum) = frame[HEAD_BYTES..].split_at(frame.len() - HEAD_BYTES - 4);
-        if crc32(content).to_le_bytes() != sum {
+        let content = frame.get(HEAD_BYTES..).and_then(|content| content.split_last_chunk::<4>());
+        if content.is_none_or(|(content, sum)| crc32(content).to_le_bytes() != *sum) {
             return Err(bad_index("is damaged: its checksum differs"));
         }
         let frame_rows = (0..frames).map(|_| fields.u32()).collect::<Result<Vec<_>, _>>()?;

@@ -23,6 +23,7 @@ impl<W: Write> SpliceWriter<W> {
 impl<W: Write> ShardWriter for SpliceWriter<W> {
     type Output = W;
 
+    #[expect(clippy::indexing_slicing, reason = "the decoder found these frames in this object and text")]
     fn append(&mut self, microshard_id: i64, rows: Rows<'_>) -> io::Result<()> {
         let Rows::Lines { text, count, encoded } = rows;
         self.frames.microshard(microshard_id, count);
@@ -43,6 +44,7 @@ impl<W: Write> ShardWriter for SpliceWriter<W> {
 }
 
 /// Whether all frames end with a row and can be read by every reader. None needs a dictionary: it would not have been decoded.
+#[expect(clippy::indexing_slicing, reason = "the decoder found these frames in this text")]
 fn can_stand(encoded: Encoded<'_>, text: &[u8]) -> bool {
     encoded.frames.iter().all(|frame| {
         let window = window_bytes(encoded.object, frame);

@@ -4,6 +4,7 @@ use super::seek::{RowIndex, SeekTable, Tail};
 use super::{BadInput, Encoded};
 
 /// Reads a shard's row index, and checks it and the seek table against all frames and their rows, which are `text`.
+#[expect(clippy::indexing_slicing, reason = "the decoder found these frames in this text")]
 pub fn check_tables(text: &[u8], encoded: Encoded<'_>) -> Result<RowIndex, BadInput> {
     let Encoded { object, frames } = encoded;
     let Tail::Table(table) = SeekTable::read_tail(object)? else {
@@ -39,6 +40,6 @@ fn read_index(object: &[u8], table: &SeekTable) -> Result<RowIndex, BadInput> {
     let missing = || BadInput::new("has no row index before its seek table");
     let frame = table.index_frame().ok_or_else(missing)?;
     let span = table.span(frame..frame + 1);
-    // The table has been found to fit into the object.
-    RowIndex::read(&object[span.start as usize..span.end as usize])?.ok_or_else(missing)
+    let frame = object.get(span.start as usize..span.end as usize).ok_or_else(missing)?;
+    RowIndex::read(frame)?.ok_or_else(missing)
 }

@@ -186,6 +186,7 @@ fn fill_defaults(settings: &mut Settings, env: Env<'_>) -> Result<()> {
     Ok(())
 }
 
+#[expect(clippy::indexing_slicing, reason = "`fill_defaults` has put them in")]
 fn build(mut settings: Settings, env: Env<'_>) -> Result<Conninfo> {
     let lookup = find_password(&mut settings, env);
     if let Some(password) = lookup.password {

@@ -67,8 +67,9 @@ impl<'a> Row<'a> {
     /// A field's bytes; `None` for NULL.
     fn field(&self, at: usize) -> Result<Option<&'a [u8]>> {
         let &(end, null) = self.fields.get(at).with_context(|| format!("there is no field {at}"))?;
-        let start = if at == 0 { 0 } else { self.fields[at - 1].0 };
-        Ok((!null).then(|| &self.bytes[start..end]))
+        let start = at.checked_sub(1).and_then(|before| self.fields.get(before)).map_or(0, |(end, _)| *end);
+        let bytes = self.bytes.get(start..end).with_context(|| format!("there are no bytes of field {at}"))?;
+        Ok((!null).then_some(bytes))
     }
 
     /// A bigint.

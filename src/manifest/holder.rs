@@ -1,13 +1,12 @@
 //! The side file `<queue>.holder`: who claims in Postgres for a queue file that does not say so yet. It is durable before
 //! anything is claimed and gone once the queue's own record says the same, so a claim is never held by an unknown name.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use microshard_queue::{real, with_suffix};
+use microshard_queue::{private, real, with_suffix};
 
 use super::Held;
 
@@ -48,7 +47,7 @@ impl HolderFile {
     fn replace(&self, text: &[u8]) -> io::Result<()> {
         let temporary = with_suffix(&self.path, ".new");
         step("holder: create")?;
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        let mut file = private().write(true).create(true).truncate(true).open(&temporary)?;
         step("holder: write")?;
         file.write_all(text)?;
         step("holder: sync")?;

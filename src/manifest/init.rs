@@ -6,27 +6,36 @@ use postgres::Transaction;
 use postgres::types::Type;
 
 use super::check::{self, Purpose};
-use super::names::{COLUMNS, quote_beside};
+use super::names::quote_beside;
 use super::{ClaimMode, Names, Postgres};
 
 const SCHEMA: &str = include_str!("schema.sql");
 
 /// The SQL of `init-manifest` under these names, for `--print`. It may be run any number of times.
 pub fn schema(names: &Names) -> Result<String> {
-    let mut sql = SCHEMA.to_owned();
-    for (ours, _) in COLUMNS {
-        sql = sql.replace(&format!("{{{ours}}}"), &names.column(ours));
+    filled(SCHEMA, names)
+}
+
+/// `template` with a name in the place of each `{placeholder}`. What was put in is never looked at again: a name may look
+/// like a placeholder.
+fn filled(template: &str, names: &Names) -> Result<String> {
+    let mut sql = String::new();
+    let mut rest = template;
+    while let Some((before, behind)) = rest.split_once('{')
+        && let Some((placeholder, after)) = behind.split_once('}')
+    {
+        sql.push_str(before);
+        sql.push_str(&match placeholder {
+            "microshards" => names.microshards()?,
+            "run_index" => quote_beside(&names.table, "_run"),
+            "shards" => names.shards()?,
+            "slices" => names.slices()?,
+            "snapshots" => names.snapshots()?,
+            ours => names.column(ours),
+        });
+        rest = after;
     }
-    let tables = [
-        ("{microshards}", names.microshards()?),
-        ("{run_index}", quote_beside(&names.table, "_run")),
-        ("{shards}", names.shards()?),
-        ("{slices}", names.slices()?),
-        ("{snapshots}", names.snapshots()?),
-    ];
-    for (placeholder, name) in &tables {
-        sql = sql.replace(placeholder, name);
-    }
+    sql.push_str(rest);
     Ok(sql)
 }
 
@@ -54,15 +63,15 @@ impl Postgres {
 
 /// Each table's name as typed, quoted, and its part of the SQL: the parts begin at CREATE TABLE.
 fn tables(names: &Names) -> Result<Vec<(String, String, String)>> {
-    let sql = schema(names)?;
-    let parts = sql.split("CREATE TABLE").skip(1).map(|part| format!("CREATE TABLE{part}"));
+    let parts = SCHEMA.split("CREATE TABLE").skip(1).map(|part| filled(&format!("CREATE TABLE{part}"), names));
     let known = [
         (names.table.clone(), names.microshards()?),
         (names.shards_table.clone(), names.shards()?),
         (format!("{}_slices", names.table), names.slices()?),
         (format!("{}_snapshots", names.table), names.snapshots()?),
     ];
-    let tables: Vec<_> = known.into_iter().zip(parts).map(|((name, table), sql)| (name, table, sql)).collect();
+    let tables = known.into_iter().zip(parts).map(|((name, table), sql)| Ok((name, table, sql?)));
+    let tables: Vec<_> = tables.collect::<Result<_>>()?;
     ensure!(tables.len() == 4, "schema.sql does not create the four tables");
     Ok(tables)
 }

@@ -63,7 +63,9 @@ impl Names {
         let names = Names { table: table.to_owned(), shards_table: shards_table.to_owned(), columns: renamed };
         names.check_distinct()?;
         // The longest name that is made from the table's must fit as well.
-        quote_table(&format!("{table}{SNAPSHOTS}")).with_context(|| format!("--table {table}"))?;
+        for name in [table, &format!("{table}{SNAPSHOTS}")] {
+            quote_table(name).with_context(|| format!("--table {table}"))?;
+        }
         quote_table(shards_table).with_context(|| format!("--shards-table {shards_table}"))?;
         Ok(names)
     }

@@ -63,7 +63,10 @@ fn split_field(text: &str) -> Option<(&str, &str)> {
     let mut escaped = false;
     for (at, c) in text.char_indices() {
         match c {
-            ':' if !escaped => return Some((&text[..at], &text[at + 1..])),
+            ':' if !escaped => {
+                let (field, rest) = text.split_at_checked(at)?;
+                return Some((field, rest.strip_prefix(':')?));
+            }
             '\\' => escaped = !escaped,
             _ => escaped = false,
         }

@@ -1,12 +1,13 @@
 //! Reads the claimed microshards as one binary COPY: one statement, so one moment of the table, and one row in memory
 //! (I8). A value that cannot be right is an error with the microshard's id; nothing is skipped (I10). Writes nothing.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::check::{self, Purpose, Shape};
 use super::copy::{CopyReader, Row};
 use super::predicate::{held_by, of_languages, of_run, required, slice_of, takeable};
 use super::{Claim, ClaimMode, Names, Postgres, Record, Selection};
+use crate::hex::decode_sha256;
 
 /// Fields of the SELECT below.
 const WIDTH: usize = 8;
@@ -108,13 +109,5 @@ fn fields(row: &Row<'_>, microshard_id: i64, run_id: &str) -> Result<Record> {
 /// 64 hex digits, in either case.
 fn digest(text: &str) -> Result<[u8; 32]> {
     ensure!(text.len() == 64, "its sha256 has {} characters, not 64 hex digits", text.len());
-    let mut digest = [0; 32];
-    for (byte, pair) in digest.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-        let nibble = |digit: u8| char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok());
-        match (nibble(pair[0]), nibble(pair[1])) {
-            (Some(high), Some(low)) => *byte = high << 4 | low,
-            _ => bail!("its sha256 is not 64 hex digits"),
-        }
-    }
-    Ok(digest)
+    decode_sha256(text).context("its sha256 is not 64 hex digits")
 }

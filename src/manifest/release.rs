@@ -19,15 +19,16 @@ impl Postgres {
         let mut given = 0;
         loop {
             let mut chunk: Vec<i64> = ids.take(CHUNK).collect();
-            if chunk.is_empty() || claim.mode != ClaimMode::Rows {
+            chunk.sort_unstable();
+            let (Some(first), Some(last)) = (chunk.first(), chunk.last()) else { return Ok(given) };
+            if claim.mode != ClaimMode::Rows {
                 return Ok(given);
             }
-            chunk.sort_unstable();
             given += self.repeat("give microshards back", |transaction, names, _| {
                 let shape = check::microshards(transaction, names, Purpose::Sync(claim.mode))?;
                 let id = required(&shape, "microshard_id")?;
                 // The range lets the planner walk the key's index once, not the table.
-                let range = format!("{id} BETWEEN {} AND {}", chunk[0], chunk[chunk.len() - 1]);
+                let range = format!("{id} BETWEEN {first} AND {last}");
                 let sql = format!("{} AND {range} AND {id} = ANY ($1)", to_pending(names, &shape, claim)?);
                 Ok(transaction.execute_typed(&sql, &[(&chunk, Type::INT8_ARRAY)])?)
             })?;

@@ -95,12 +95,12 @@ fn parse_pairs(text: &str) -> Result<Settings> {
 fn take_value(text: &str) -> Result<(String, &str)> {
     let (quoted, body) = text.strip_prefix('\'').map_or((false, text), |body| (true, body));
     let mut value = String::new();
-    let mut chars = body.char_indices();
-    while let Some((at, c)) = chars.next() {
+    let mut chars = body.chars();
+    while let Some(c) = chars.next() {
         match c {
-            '\\' => value.extend(chars.next().map(|(_, escaped)| escaped)),
-            '\'' if quoted => return Ok((value, &body[at + 1..])),
-            c if !quoted && c.is_whitespace() => return Ok((value, &body[at..])),
+            '\\' => value.extend(chars.next()),
+            '\'' if quoted => return Ok((value, chars.as_str())),
+            c if !quoted && c.is_whitespace() => return Ok((value, chars.as_str())),
             c => value.push(c),
         }
     }

@@ -56,6 +56,10 @@ struct Writer<'a, 't> {
 }
 
 impl Writer<'_, '_> {
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "groups are the places of shards and failures, and `tallies` has one for each"
+    )]
     fn write(mut self, has_created_by: bool) -> Result<Vec<Synced>> {
         let tallies = self.tallies()?;
         let mut refused = self.touched()?;

@@ -110,6 +110,7 @@ impl Drawn {
     }
 }
 
+#[expect(clippy::expect_used, reason = "the templates are those of this file, and every one is drawn by its tests")]
 fn bar(name: &str, template: &'static str) -> ProgressBar {
     let style = ProgressStyle::with_template(template).expect("the templates of this file are well formed");
     ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden())

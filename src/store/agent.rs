@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ureq::http::Uri;
+use ureq::tls::{RootCerts, TlsConfig};
 use ureq::unversioned::transport::{
     ConnectProxyConnector, ConnectionDetails, Connector, RustlsConnector, SocksConnector, TcpConnector, Transport,
 };
@@ -70,10 +71,16 @@ impl Network {
 
     /// An agent for one origin, `https://host:port`.
     pub(super) fn agent(&self, origin: &str, options: AgentOptions) -> Agent {
-        let host = origin.parse::<Uri>().ok().and_then(|uri| uri.host().map(str::to_owned)).unwrap_or_default();
+        let uri = origin.parse::<Uri>().ok();
+        let host = uri.as_ref().and_then(Uri::host).unwrap_or_default().to_owned();
+        let is_secure = uri.as_ref().and_then(Uri::scheme_str) == Some("https");
         let AgentOptions { idle_max, redirects_max, patience } = options;
         let config = Agent::config_builder()
             .user_agent(USER_AGENT)
+            // What was asked for over TLS is not taken without it, wherever a redirect leads.
+            .https_only(is_secure)
+            // The library would trust the roots it was built with, and none of a private authority.
+            .tls_config(TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build())
             .accept_encoding(accept_encoding(&host))
             .http_status_as_error(false)
             .max_redirects(redirects_max)

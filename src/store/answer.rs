@@ -36,14 +36,17 @@ pub(super) fn named(status: u16) -> String {
     }
 }
 
+/// Nobody waits longer, and a time that is added to another one must not be beyond all times.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 3600);
+
 /// `Retry-After`, in seconds or as a date; a date in the past is no wait at all.
 pub(super) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
-    if let Ok(seconds) = value.parse() {
-        return Some(Duration::from_secs(seconds));
-    }
-    let date = httpdate::parse_http_date(value).ok()?;
-    Some(date.duration_since(now).unwrap_or_default())
+    let asked = match value.parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => httpdate::parse_http_date(value).ok()?.duration_since(now).unwrap_or_default(),
+    };
+    Some(asked.min(RETRY_AFTER_MAX))
 }
 
 /// The error for a request that brought no answer, or half of one.
@@ -72,6 +75,9 @@ pub(super) fn transport_error(operation: &'static str, object: String, error: ur
         Error::InvalidProxyUrl => plain(Trouble::Misconfigured, "the proxy's url is not valid: check HTTPS_PROXY"),
         Error::TooManyRedirects => plain(Trouble::Gone, "the server redirects again and again"),
         Error::RedirectFailed => plain(Trouble::Gone, "the server redirects an upload"),
+        Error::RequireHttpsOnly(_) => {
+            plain(Trouble::Gone, "the server redirects from https to http, which is not followed")
+        }
         Error::BadUri(_) | Error::Http(_) => plain(Trouble::Gone, "its uri is not valid in a request"),
         Error::Protocol(_) | Error::LargeResponseHeader(..) => {
             plain(Trouble::Transient, "the answer is not valid HTTP")
@@ -199,6 +205,8 @@ mod tests {
         assert_eq!(read("120"), Some(Duration::from_secs(120)));
         assert_eq!(read("Tue, 06 Jan 2026 10:00:30 GMT"), Some(Duration::from_secs(30)));
         assert_eq!(read("Tue, 06 Jan 2026 09:00:00 GMT"), Some(Duration::ZERO));
+        assert_eq!(read("18446744073709551615"), Some(RETRY_AFTER_MAX));
+        assert_eq!(read("Fri, 31 Dec 9999 23:59:59 GMT"), Some(RETRY_AFTER_MAX));
         assert_eq!(read("soon"), None);
         assert_eq!(read("-1"), None);
     }

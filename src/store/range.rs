@@ -195,10 +195,8 @@ pub(super) struct Exactly<R> {
 impl<R: Read> Read for Exactly<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let most = self.left.map_or(buffer.len(), |left| buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX)));
-        if most == 0 {
-            return Ok(0);
-        }
-        let read = self.reader.read(&mut buffer[..most]);
+        let Some(buffer) = buffer.get_mut(..most).filter(|buffer| !buffer.is_empty()) else { return Ok(0) };
+        let read = self.reader.read(buffer);
         let read = read.map_err(|error| io::Error::other((self.failed)(self.operation, self.object.clone(), error)))?;
         self.left = self.left.map(|left| left - read as u64);
         match self.left {

@@ -18,6 +18,8 @@ use ureq::http::{Method, header};
 
 use self::client::{Call, Client, EXPIRY, Failure, Outcome};
 use super::answer::copy_body;
+use crate::hex::{decode_sha256, encode};
+
 use super::{
     Digest, Digester, Entry, GetOptions, Head, ObjectStore, Part, Range, RangeOptions, Result, Spool, StoreError,
     StoreSettings, Trouble, UploadLog, range, uri,
@@ -75,7 +77,7 @@ impl S3Store {
             let cause = "the store does not tell its size";
             return Err(StoreError::new(operation, self.client.shown(key), Trouble::Transient, cause));
         };
-        Ok(Some(Head { bytes, sha256: text(SHA256).and_then(parse_sha256) }))
+        Ok(Some(Head { bytes, sha256: text(SHA256).and_then(decode_sha256) }))
     }
 
     /// Whether the object is there with just these bytes; with others it is a conflict.
@@ -202,7 +204,7 @@ impl ObjectStore for S3Store {
             return Ok(());
         }
         passed("put: send");
-        let sha256 = hex(&digest.sha256);
+        let sha256 = encode(&digest.sha256);
         let sent = match digest.bytes <= self.part_bytes {
             true => self.put_whole("put", &full, bytes, &sha256, true),
             false => self.put_parts(key, &full, bytes, &sha256, uploads),
@@ -220,7 +222,7 @@ impl ObjectStore for S3Store {
 
     fn replace(&self, key: &str, bytes: &[u8]) -> Result<()> {
         let key = self.key("replace", key)?;
-        let sha256 = hex(&sha2::Sha256::digest(bytes));
+        let sha256 = encode(&sha2::Sha256::digest(bytes));
         passed("replace: send");
         self.put_whole("replace", &key, bytes, &sha256, false).map_err(Failure::into_error)
     }
@@ -281,19 +283,4 @@ impl ObjectStore for S3Store {
 fn amazon(region: &str) -> String {
     let domain = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
     format!("https://s3.{region}.{domain}")
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn parse_sha256(text: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
-    if text.len() != 64 || !text.is_ascii() {
-        return None;
-    }
-    for (byte, at) in bytes.iter_mut().zip((0..64).step_by(2)) {
-        *byte = u8::from_str_radix(text.get(at..at + 2)?, 16).ok()?;
-    }
-    Some(bytes)
 }

@@ -15,7 +15,7 @@ pub(crate) struct Nginx {
 
 /// Serves a new, empty directory.
 pub(crate) fn nginx() -> Nginx {
-    start("", "access_log off;")
+    start("", "")
 }
 
 /// Serves a new, empty directory 500 times a second; beyond that it answers 503, and that it be left alone for a second.
@@ -30,7 +30,11 @@ pub(crate) fn nginx_that_pushes_back() -> Nginx {
 
 /// With directives of `http` and of `server`.
 fn start(http: &str, server: &str) -> Nginx {
-    let dir = supervisor::directory("compact-local-nginx-");
+    start_in(supervisor::directory("compact-local-nginx-"), http, server)
+}
+
+/// In a directory that may hold what the directives name: `{dir}` there. They may listen elsewhere too, on `{port}`.
+pub(crate) fn start_in(dir: PathBuf, http: &str, server: &str) -> Nginx {
     let root = dir.join("root");
     std::fs::create_dir(&root).unwrap();
     let conf = |port: u16| dir.join(format!("{port}.conf"));
@@ -50,8 +54,9 @@ fn configuration(dir: &str, port: u16, http: &str, server: &str) -> String {
     format!(
         "daemon off; pid {dir}/nginx.pid; error_log stderr notice; worker_processes 1;\n\
          events {{ worker_connections 1024; }}\n\
-         http {{\n{temporary}  {http} keepalive_requests 100000;\n  \
+         http {{\n{temporary}  access_log off; {http} keepalive_requests 100000;\n  \
          server {{ listen 127.0.0.1:{port} backlog=1024; root {dir}/root; {server} }}\n}}\n",
-        server = server.replace("{dir}", dir)
+        server = server.replace("{dir}", dir),
+        http = http.replace("{dir}", dir).replace("{port}", &port.to_string())
     )
 }

@@ -165,7 +165,7 @@ fn certificates(dir: &Path) {
     supervisor::give(&dir.join("server.key"));
 }
 
-fn openssl(arguments: &str) {
+pub(crate) fn openssl(arguments: &str) {
     let output = std::process::Command::new("openssl").args(arguments.split_whitespace()).output();
     let output = output.expect("no openssl: install the Debian package openssl");
     assert!(output.status.success(), "openssl {arguments}: {}", String::from_utf8_lossy(&output.stderr));

@@ -71,6 +71,17 @@ fn resets_are_transient() {
     }
 }
 
+#[test]
+fn an_answer_whose_head_has_no_end_is_refused_before_it_fills_the_memory() {
+    let long_line = [&b"HTTP/1.1 200 OK\r\nx: "[..], &[b'a'; 4 << 20]].concat();
+    let many_lines = [&b"HTTP/1.1 200 OK\r\n"[..], &b"x: y\r\n".repeat(100_000)].concat();
+    for head in [long_line, many_lines] {
+        let error = got(Step::Raw(head)).unwrap_err();
+        assert_eq!(error.trouble, Trouble::Transient, "{error}");
+        assert!(error.to_string().len() < 500, "it repeats what it was sent: {error}");
+    }
+}
+
 /// FIELD: at 99 % for hours, because a read without a timeout never fails.
 #[test]
 fn stalls_time_out() {

@@ -43,6 +43,7 @@ pub(super) fn read(
     lines.finish()
 }
 
+#[expect(clippy::indexing_slicing, reason = "an array with a place for each column")]
 fn places(header: &[String], lines: &mut Lines<'_>) -> Result<Places> {
     let mut places = Places::default();
     for column in Column::ALL {

@@ -1,6 +1,8 @@
 //! One line of a listing, whatever its syntax: which columns it has, whether it is selected, and its record. Every
 //! refusal names the file, the line and the column as it is called there.
 
+#![expect(clippy::indexing_slicing, reason = "arrays with a place for each column")]
+
 use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::path::Path;

@@ -6,6 +6,8 @@ use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
+use crate::hex::decode_sha256;
+
 /// A value, or why the text is none.
 pub(super) type Parsed<T> = Result<T, String>;
 
@@ -39,16 +41,7 @@ fn is_integer(digits: &str) -> bool {
 pub(super) fn sha256(text: &str) -> Parsed<[u8; 32]> {
     let text = text.trim();
     let digits = text.strip_prefix("\\x").unwrap_or(text);
-    let malformed = || "is no SHA-256: 64 hexadecimal digits are expected".to_owned();
-    if digits.len() != 64 || !digits.is_ascii() {
-        return Err(malformed());
-    }
-    let mut sum = [0; 32];
-    for (byte, pair) in sum.iter_mut().zip(digits.as_bytes().chunks_exact(2)) {
-        let nibble = |digit: u8| (digit as char).to_digit(16).ok_or_else(malformed);
-        *byte = (nibble(pair[0])? << 4 | nibble(pair[1])?) as u8;
-    }
-    Ok(sum)
+    decode_sha256(digits).ok_or_else(|| "is no SHA-256: 64 hexadecimal digits are expected".to_owned())
 }
 
 /// Unix time in microseconds: from RFC 3339, from Postgres's `2026-01-05 08:00:00.5+00`, from a date and time without an

@@ -15,16 +15,19 @@ pub(super) fn text_of(xml: &str, tag: &str) -> Option<String> {
 
 /// `xml` with the root element in S3's namespace.
 pub(super) fn with_namespace(xml: &str) -> String {
+    in_namespace(xml).unwrap_or_else(|| xml.to_owned())
+}
+
+fn in_namespace(xml: &str) -> Option<String> {
     const NAMESPACE: &str = " xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"";
-    let is_root = |at: &usize| xml[at + 1..].starts_with(|c: char| c.is_ascii_alphabetic());
-    let Some(start) = xml.match_indices('<').map(|(at, _)| at).find(is_root) else { return xml.to_owned() };
-    let Some(end) = xml[start..].find(['>', '/', ' ', '\n', '\t', '\r']).map(|length| start + length) else {
-        return xml.to_owned();
-    };
-    let Some(close) = xml[end..].find('>').map(|length| end + length) else { return xml.to_owned() };
+    let is_root =
+        |at: &usize| xml.get(at + 1..).is_some_and(|name| name.starts_with(|c: char| c.is_ascii_alphabetic()));
+    let (before, root) = xml.split_at_checked(xml.match_indices('<').map(|(at, _)| at).find(is_root)?)?;
+    let (name, rest) = root.split_at_checked(root.find(['>', '/', ' ', '\n', '\t', '\r'])?)?;
     // The attributes of the root that are known are its namespaces: they are replaced by ours.
-    let self_closing = if xml[end..close].ends_with('/') { "/" } else { "" };
-    format!("{}{NAMESPACE}{self_closing}{}", &xml[..end], &xml[close..])
+    let (attributes, content) = rest.split_once('>')?;
+    let self_closing = if attributes.ends_with('/') { "/" } else { "" };
+    Some(format!("{before}{name}{NAMESPACE}{self_closing}>{content}"))
 }
 
 #[cfg(test)]
