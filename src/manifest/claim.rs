@@ -54,7 +54,7 @@ impl Postgres {
                 claimed_at: now(transaction)?,
                 slices: Vec::new(),
                 names: names.clone(),
-                database: Some(Database::of(transaction)?),
+                database: Some(Box::new(Database::of(transaction)?)),
             };
             if mode != ClaimMode::None {
                 note(&claim)?;

@@ -89,7 +89,7 @@ pub struct Claim {
     pub names: Names,
     /// Where the claim is known; records of the first versions do not say.
     #[serde(default)]
-    pub database: Option<Database>,
+    pub database: Option<Box<Database>>,
 }
 
 /// How the manifest's tables and columns are named.
