@@ -4,6 +4,7 @@
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
 
+use crate::manifest_sync::kill_the_one_that_waits;
 use crate::postgres::{Database, database};
 use crate::proxy::{Cut, Proxy};
 use crate::steps::same;
@@ -120,5 +121,23 @@ fn a_snapshot_that_is_cut_in_the_middle_of_its_reading_is_taken_again_whole() {
             }
             same(&seen, behind.state(&world), &why);
         }
+    }
+}
+
+#[test]
+fn a_snapshot_whose_connection_is_terminated_while_it_claims_claims_once() {
+    for snapshot in SNAPSHOTS {
+        let behind = Behind::new(&[], snapshot);
+        let (state, ..) = behind.undisturbed();
+        let world = behind.manifest.world();
+        // Our lock holds it in the middle of its transaction, with its rows claimed; there it is killed.
+        let mut client = behind.manifest.database.client();
+        let mut lock = client.transaction().unwrap();
+        lock.batch_execute("LOCK TABLE final_export_microshards_snapshots IN EXCLUSIVE MODE").unwrap();
+        let running = world.start(&behind.command);
+        kill_the_one_that_waits(&behind.manifest.database);
+        lock.rollback().unwrap();
+        running.wait().ends(0);
+        assert_eq!(behind.state(&world), state, "{snapshot}");
     }
 }
