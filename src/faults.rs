@@ -1,4 +1,4 @@
-//! Faults that tests ask for: compiled only with the feature `test-faults`, which nothing but the tests has.
+//! Faults that tests ask for; without the feature `test-faults`, which nothing but the tests has, nothing is left of them.
 
 pub(crate) use microshard_queue::{passed, step};
 

@@ -55,7 +55,7 @@ struct Fault {
 }
 
 static FAULT: LazyLock<Option<Fault>> = LazyLock::new(|| {
-    let asked = std::env::var("COMPACT_LOCAL_TEST_FAULT").ok()?;
+    let asked = std::env::var("QUEUE_TEST_FAULT").ok()?;
     let mut parts = asked.split(';');
     let (name, left, what) = (parts.next()?.to_owned(), parts.next()?.parse().ok()?, parts.next()?);
     Some(Fault { name, left: AtomicI64::new(left), errno: what.parse().ok() })
@@ -85,7 +85,7 @@ fn due(name: &str) -> Option<&'static Fault> {
 
 /// Notes a passing in the file that the environment names, so that tests know what steps there are.
 fn record(kind: &str, name: &str) {
-    if let Some(file) = std::env::var_os("COMPACT_LOCAL_TEST_STEPS") {
+    if let Some(file) = std::env::var_os("QUEUE_TEST_STEPS") {
         let file = OpenOptions::new().append(true).create(true).open(file);
         // In one write: several threads pass steps.
         file.and_then(|mut file| file.write_all(format!("{kind};{name}\n").as_bytes())).expect("steps can be noted");

@@ -83,10 +83,7 @@ impl LocalStore {
         let readable = fs::Permissions::from_mode(0o666);
         let mut builder = tempfile::Builder::new();
         let file = builder.prefix(&prefix).suffix(UNFINISHED).permissions(readable).tempfile_in(directory);
-        let file = file.map_err(failed)?;
-        // Tells `sweep` that we live; where there are no locks, whoever sweeps must know.
-        let _ = file.as_file().try_lock();
-        Ok(file.into_parts())
+        Ok(file.map_err(failed)?.into_parts())
     }
 
     fn is_temporary(name: &str) -> bool {
@@ -185,6 +182,8 @@ impl ObjectStore for LocalStore {
         let directory = path.parent().unwrap_or(&self.base);
         let failed = |error| self.failed("replace", key, error);
         let (mut file, temporary) = self.temporary("replace", directory)?;
+        // Two processes may do this at a time: tells the other's `sweep` that we live. Without locks it may make us fail.
+        let _ = file.try_lock();
         step("replace: write").and_then(|()| file.write_all(bytes)).map_err(failed)?;
         step("replace: sync").and_then(|()| file.sync_all()).map_err(failed)?;
         step("replace: rename").map_err(failed)?;
@@ -295,7 +294,7 @@ impl LocalStore {
     }
 }
 
-/// The process that made a temporary file holds a lock on it for as long as it lives.
+/// Who replaces an object holds a lock on its temporary file.
 fn is_in_use(path: &Path) -> bool {
     File::open(path).is_ok_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
 }

@@ -284,7 +284,7 @@ fn a_connection_killed_in_the_middle_is_made_again_and_all_is_written_once() {
     assert_eq!(fingerprint(&mut client), before);
 }
 
-fn kill_the_one_that_waits(database: &Database) {
+pub(crate) fn kill_the_one_that_waits(database: &Database) {
     let mut client = database.client();
     let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() \
                AND application_name = 'compact-local' AND wait_event_type = 'Lock'";

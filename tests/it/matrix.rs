@@ -31,7 +31,7 @@ impl Matrix<'_> {
     /// Tries everything; the steps there are.
     pub(crate) fn run(&self) -> Steps {
         let world = (self.world)();
-        world.run_with(self.command, "COMPACT_LOCAL_TEST_STEPS", "steps").ends(self.code);
+        world.run_with(self.command, "QUEUE_TEST_STEPS", "steps").ends(self.code);
         let steps = steps(&world);
         (self.check)(&world, "undisturbed");
         for (name, (is_refusable, times)) in steps.iter().filter(|(name, _)| !(self.but)(name)) {
@@ -48,7 +48,7 @@ impl Matrix<'_> {
 
     fn die(&self, name: &str, nth: u32) {
         let (world, why) = ((self.world)(), format!("`{}` died at step {nth} of `{name}`", self.command));
-        let died = world.run_with(self.command, "COMPACT_LOCAL_TEST_FAULT", &format!("{name};{nth};die"));
+        let died = world.run_with(self.command, "QUEUE_TEST_FAULT", &format!("{name};{nth};die"));
         // How often a step is passed may depend on the moment; that it is passed does not.
         assert!(died.code == SIGABRT || nth > 1 && died.code == self.code, "{why}: {died:?}");
         self.again(&world, &why);
@@ -57,7 +57,7 @@ impl Matrix<'_> {
     fn refuse(&self, name: &str, errno: i32, says: &str) {
         let (world, why) = ((self.world)(), format!("`{}` was refused `{name}`: {says}", self.command));
         let fault = format!("{name};1;{errno}");
-        let refused = world.run_with(self.command, "COMPACT_LOCAL_TEST_FAULT", &fault);
+        let refused = world.run_with(self.command, "QUEUE_TEST_FAULT", &fault);
         let told: Vec<&str> = refused.stderr.lines().filter(|line| line.starts_with("error: ")).collect();
         let [sentence] = told[..] else { panic!("{why}: {refused:?}") };
         assert_eq!(refused.code, 1, "{why}: {refused:?}");

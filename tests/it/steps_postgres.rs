@@ -22,8 +22,10 @@ const TABLES: [&str; 4] = [
 ];
 
 /// A manifest that is as it was for each world. `template` has input and, where `before` made them, queue and output.
-struct Manifest {
-    database: Database,
+pub(crate) struct Manifest {
+    pub(crate) database: Database,
+    /// How commands reach it.
+    url: String,
     template: World,
 }
 
@@ -31,7 +33,13 @@ impl Manifest {
     /// Thirty microshards, one of them broken, after the commands `before`.
     fn new(before: &[&str]) -> Manifest {
         let database = database();
-        let template = World::with(vec![("DATABASE_URL", database.url.clone())]);
+        let url = database.url.clone();
+        Manifest::at(database, &url, before)
+    }
+
+    /// The same, for commands that reach it by this url.
+    pub(crate) fn at(database: Database, url: &str, before: &[&str]) -> Manifest {
+        let template = World::with(vec![("DATABASE_URL", url.to_owned())]);
         template.ok("init-manifest");
         copy_manifest(&mut database.client(), &generated(&template.path("input"), 30, 1).manifest);
         for command in before {
@@ -42,17 +50,22 @@ impl Manifest {
         for table in TABLES {
             client.batch_execute(&format!("CREATE TABLE kept_{table} AS SELECT * FROM {table}")).unwrap();
         }
-        Manifest { database, template }
+        Manifest { database, url: url.to_owned(), template }
     }
 
     /// The same tables and files once more.
-    fn world(&self) -> World {
+    pub(crate) fn world(&self) -> World {
         let mut client = self.database.client();
         for table in TABLES {
             let again = format!("TRUNCATE {table}; INSERT INTO {table} SELECT * FROM kept_{table}");
             client.batch_execute(&again).unwrap();
         }
-        copy(&self.template, vec![("DATABASE_URL", self.database.url.clone())])
+        copy(&self.template, vec![("DATABASE_URL", self.url.clone())])
+    }
+
+    /// A command with the template's input for its source.
+    pub(crate) fn with_input(&self, command: &str) -> String {
+        with_input(command, self.template.dir.path())
     }
 }
 
@@ -61,7 +74,7 @@ fn with_input(command: &str, dir: &Path) -> String {
 }
 
 /// What Postgres says, but for names and times, which are others each time.
-fn told(client: &mut Client) -> Vec<String> {
+pub(crate) fn told(client: &mut Client) -> Vec<String> {
     let sql = "SELECT concat_ws(' ', microshard_id, status, claimed_by IS NULL, regexp_replace(shard_id, '-\\d+-', '-N-'), error) AS line \
                FROM final_export_microshards \
                UNION ALL SELECT concat_ws(' ', regexp_replace(shard_id, '-\\d+-', '-N-'), segment_count, microshard_count, byte_size, sha256) \
@@ -90,7 +103,7 @@ fn on_record(world: &World) -> (Vec<String>, Vec<String>) {
     (with_shards, all)
 }
 
-fn counts(world: &World) -> String {
+pub(crate) fn counts(world: &World) -> String {
     let status = world.json("status --queue q.db --json");
     format!("{} {}", status["shards"], status["microshards"])
 }
@@ -98,10 +111,8 @@ fn counts(world: &World) -> String {
 /// A claim that is given back while a queue works on it would be built twice, and then refused.
 fn snapshots(claim: &str) {
     let manifest = Manifest::new(&[]);
-    let snapshot = with_input(
-        &format!("snapshot --claim {claim} --source INPUT --shard-rows 500 --queue q.db"),
-        manifest.template.dir.path(),
-    );
+    let snapshot =
+        manifest.with_input(&format!("snapshot --claim {claim} --source INPUT --shard-rows 500 --queue q.db"));
     let (seen, client) = (OnceCell::new(), RefCell::new(manifest.database.client()));
     let check = |world: &World, why: &str| {
         let client = &mut client.borrow_mut();

@@ -34,6 +34,18 @@ fn a_sweep_removes_our_own_queues_leftovers_and_no_others() {
     assert_eq!(files(&base.path().join("en")), [".compact-local-of-somebody"]);
 }
 
+/// Two sync-backs may be at work on one queue.
+#[test]
+fn a_sweep_leaves_what_another_process_is_about_to_put_in_place() {
+    let base = tempfile::tempdir().unwrap();
+    let store = LocalStore::new(base.path(), "q");
+    let file = fs::File::create(base.path().join(".compact-local-q-abc.part")).unwrap();
+    file.try_lock().unwrap();
+    assert_eq!(store.sweep().unwrap(), 0);
+    drop(file);
+    assert_eq!(store.sweep().unwrap(), 1);
+}
+
 #[test]
 fn nothing_stands_under_the_final_name_before_it_is_put() {
     let base = tempfile::tempdir().unwrap();
