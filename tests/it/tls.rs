@@ -218,11 +218,12 @@ fn a_postgres_that_refuses_tls_is_not_spoken_to_without_it() {
     let (to_test, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         for client in listener.incoming() {
-            let (mut client, mut request, mut rest) = (client.unwrap(), [0; 8], Vec::new());
+            let (mut client, mut request) = (client.unwrap(), [0; 8]);
             client.read_exact(&mut request).unwrap();
             client.write_all(b"N").unwrap();
-            let _ = client.read_to_end(&mut rest); // a reset is as good an end
-            to_test.send((request, rest)).unwrap();
+            // What is said now would be in the clear; a reset is as good an end as any.
+            let said = client.read(&mut [0; 64]).unwrap_or_default();
+            to_test.send((request, said)).unwrap();
         }
     });
     for mode in ["verify-full", "verify-ca", "require"] {
@@ -232,7 +233,7 @@ fn a_postgres_that_refuses_tls_is_not_spoken_to_without_it() {
         // A sign of life, then the connection: both ask for TLS, by its number, and say not a byte in the clear.
         let request = [0, 0, 0, 8, 4, 210, 22, 47];
         for _ in 0..2 {
-            assert_eq!(told.recv().unwrap(), (request, vec![]), "{mode}");
+            assert_eq!(told.recv().unwrap(), (request, 0), "{mode}");
         }
     }
 }
