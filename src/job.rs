@@ -128,7 +128,7 @@ impl Work<'_, '_> {
     /// does not work now, the job is deferred.
     fn fetch_again(&mut self, index: usize, tools: &Tools<'_>) -> Result<Option<Outcome>, RunError> {
         let member = &self.job.members[index];
-        match tools.fetch.fetch_again(member) {
+        match tools.fetch.fetch_again(self.job, index) {
             Ok(body) => self.bodies.set(member.seq, body),
             Err(_) if tools.fetch.stop.is_set() => return Ok(Some(Outcome::Released)),
             Err(error) if error.trouble.is_passing() => {
@@ -203,7 +203,8 @@ fn publish(
 
 /// The job is taken up again later: because of its output, or of a single object.
 fn deferred(job: &Job, error: &StoreError, tools: &Tools<'_>) -> Outcome {
-    let wait = tools.fetch.patience.deferral(job.deferrals).max(error.trouble.asked());
+    let patience = tools.fetch.patience;
+    let wait = patience.deferral(job.deferrals).max(error.trouble.asked().min(patience.retry_after_max));
     Outcome::Deferred { until_ms: now_ms() + wait.as_millis() as i64, why: error.to_string(), progress: false }
 }
 

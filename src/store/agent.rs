@@ -27,12 +27,14 @@ pub struct Patience {
     pub read: Duration,
     /// For the server to take the next bytes of an upload, and to answer it.
     pub write: Duration,
+    /// An object that comes in less time is never slow.
+    pub slow: Duration,
 }
 
 impl Default for Patience {
     fn default() -> Patience {
-        let (connect, read, write) = (Duration::from_secs(10), Duration::from_secs(20), Duration::from_secs(120));
-        Patience { connect, read, write }
+        let seconds = Duration::from_secs;
+        Patience { connect: seconds(10), read: seconds(20), write: seconds(120), slow: seconds(2) }
     }
 }
 
@@ -76,6 +78,8 @@ impl Network {
             .user_agent(USER_AGENT)
             .accept_encoding(accept_encoding(&host))
             .http_status_as_error(false)
+            // No redirect leads from an origin that proves who it is to one that anybody on the way can play.
+            .https_only(origin.starts_with("https://"))
             .max_redirects(redirects_max)
             .max_redirects_will_error(redirects_max > 0)
             .timeout_connect(Some(patience.connect))

@@ -72,7 +72,10 @@ pub(super) fn transport_error(operation: &'static str, object: String, error: ur
         Error::InvalidProxyUrl => plain(Trouble::Misconfigured, "the proxy's url is not valid: check HTTPS_PROXY"),
         Error::TooManyRedirects => plain(Trouble::Gone, "the server redirects again and again"),
         Error::RedirectFailed => plain(Trouble::Gone, "the server redirects an upload"),
-        Error::BadUri(_) | Error::Http(_) => plain(Trouble::Gone, "its uri is not valid in a request"),
+        Error::RequireHttpsOnly(_) => plain(Trouble::Gone, "the server redirects from https to http: not followed"),
+        Error::BadUri(_) | Error::Http(_) => {
+            plain(Trouble::Gone, "its uri, or the one that the server redirects to, is not valid in a request")
+        }
         Error::Protocol(_) | Error::LargeResponseHeader(..) => {
             plain(Trouble::Transient, "the answer is not valid HTTP")
         }

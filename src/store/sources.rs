@@ -4,10 +4,11 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::throttle::{Bounds, Load, NotNow, Throttle, Verdict};
-use super::{GetOptions, ObjectStore, ObjectUri, Origin, Result, StoreError, StoreSettings, Trouble, open_origin};
+use super::usual::Usual;
+use super::{Ask, GetOptions, ObjectStore, ObjectUri, Origin, Result, StoreError, StoreSettings, Trouble, open_origin};
 use crate::error::shown_uri;
 
 /// What an origin did so far: whether trouble is an object's or the origin's own.
@@ -21,6 +22,8 @@ pub struct Tally {
     pub gone: u64,
     /// Pleas for less.
     pub throttled: u64,
+    /// When the last of them came.
+    pub throttled_at: Option<Instant>,
     /// Resets, timeouts, 5xx, short bodies.
     pub transient: u64,
     /// Since when it has served nothing although it was asked; nothing once it serves an object.
@@ -29,6 +32,8 @@ pub struct Tally {
     pub vain: u64,
     /// Since when it could not be reached; nothing once it answers, whatever.
     pub unreachable_since: Option<Instant>,
+    /// Objects that were asked for a second time because they were slow.
+    pub asked_again: u64,
     /// The last error that says that nothing will work as things are set up.
     pub misconfigured: Option<String>,
     /// What it is asked now; nothing before the first request.
@@ -49,7 +54,13 @@ pub struct Sources {
 struct Shared {
     throttle: Throttle,
     tally: Mutex<Tally>,
+    usual: Mutex<Usual>,
 }
+
+/// A second request is made for no more than one object in so many, and one.
+const SHARE: u64 = 50;
+/// An origin that asked for less is asked for nothing twice for so long.
+const CALM: Duration = Duration::from_secs(10);
 
 impl Sources {
     /// Each origin is asked within `bounds`.
@@ -65,6 +76,13 @@ impl Sources {
     /// The tally of the origin of `uri`, which is absolute.
     pub fn tally(&self, uri: &str) -> Result<Tally> {
         Ok(self.shared(&ObjectUri::resolve(uri, None)?.origin).tally())
+    }
+
+    /// Whether the object of `uri`, on its way for `time`, is worth a second request: it takes much longer than what its
+    /// origin usually does, the origin asks for no less, and there were few such requests. If so, it is counted.
+    pub fn may_ask_again(&self, uri: &str, time: Duration) -> bool {
+        ObjectUri::resolve(uri, None)
+            .is_ok_and(|uri| self.shared(&uri.origin).may_ask_again(time, self.settings.patience.slow))
     }
 
     /// Every origin asked so far, by a name without secrets, in order.
@@ -86,7 +104,7 @@ impl Sources {
         let shared = by_origin.entry(origin.clone()).or_insert_with(|| {
             self.origins.fetch_add(1, Ordering::Relaxed);
             let throttle = Throttle::new(self.bounds);
-            Arc::new(Shared { throttle, tally: Mutex::default() })
+            Arc::new(Shared { throttle, tally: Mutex::default(), usual: Mutex::default() })
         });
         Arc::clone(shared)
     }
@@ -103,6 +121,23 @@ impl Shared {
         let load = Some(self.throttle.load());
         let tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Tally { load, ..tally }
+    }
+
+    fn may_ask_again(&self, time: Duration, slow_min: Duration) -> bool {
+        let slow = self.usual.lock().unwrap_or_else(PoisonError::into_inner).slow();
+        if slow.is_none_or(|slow| time < slow.max(slow_min)) || !self.throttle.load().pause.is_zero() {
+            return false;
+        }
+        let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_calm = tally.throttled_at.is_none_or(|at| at.elapsed() > CALM);
+        let is_rare = tally.asked_again <= tally.ok / SHARE;
+        tally.asked_again += u64::from(is_calm && is_rare);
+        is_calm && is_rare
+    }
+
+    /// An answer came, or was not waited for any longer.
+    fn took(&self, time: Duration) {
+        self.usual.lock().unwrap_or_else(PoisonError::into_inner).took(time);
     }
 
     /// An origin that has served nothing since it asked for less was asked for this in vain too.
@@ -145,6 +180,7 @@ impl Shared {
             }
             Some(Trouble::Throttled(pause)) => {
                 tally.throttled += 1;
+                tally.throttled_at = Some(Instant::now());
                 let why = got.as_ref().err().map(|error| error.cause.clone()).unwrap_or_default();
                 Verdict::Throttled { pause, why }
             }
@@ -174,31 +210,58 @@ pub struct Reader {
     opened: HashMap<Origin, Opened>,
 }
 
+#[derive(Clone)]
 struct Opened {
-    store: Box<dyn ObjectStore>,
+    store: Arc<dyn ObjectStore>,
     shared: Arc<Shared>,
 }
 
 impl Reader {
     /// Reads the object named by `uri`, which is absolute, into `body`; waits for the origin's throttle, never retries.
     pub fn get(&mut self, uri: &str, body: &mut Vec<u8>, options: GetOptions) -> Result<()> {
+        self.answer(&Ask::default(), uri, body, options)
+    }
+
+    /// The same for an `ask` that others may give up meanwhile. What is given up says nothing of the origin but that it was
+    /// slow.
+    pub fn answer(&mut self, ask: &Ask, uri: &str, body: &mut Vec<u8>, options: GetOptions) -> Result<()> {
         let ObjectUri { origin, key } = ObjectUri::resolve(uri, None)?;
-        let opened = match self.opened.get(&origin) {
-            Some(opened) => opened,
-            None => {
-                let opened = Opened { store: self.sources.open(&origin)?, shared: self.sources.shared(&origin) };
-                self.opened.entry(origin).or_insert(opened)
-            }
-        };
+        let Opened { store, shared } = self.open(&origin)?;
         let others = self.sources.origins.load(Ordering::Relaxed) > 1;
-        let permit = opened.shared.throttle.acquire(others).map_err(|not_now| {
-            opened.shared.turned_away();
+        let permit = shared.throttle.acquire(others).map_err(|not_now| {
+            shared.turned_away();
             paused(uri, not_now)
         })?;
-        let got = opened.store.get(&key, body, options);
-        permit.finish(opened.shared.record(&got));
+        let sent = Instant::now();
+        if !ask.send(&store) {
+            return Err(given_up(uri));
+        }
+        let got = store.get(&key, body, options);
+        let is_wanted = ask.end();
+        if got.is_ok() || !is_wanted {
+            shared.took(sent.elapsed());
+        }
+        if !is_wanted {
+            self.opened.remove(&origin);
+            return Err(given_up(uri));
+        }
+        permit.finish(shared.record(&got));
         got
     }
+
+    fn open(&mut self, origin: &Origin) -> Result<Opened> {
+        if let Some(opened) = self.opened.get(origin) {
+            return Ok(opened.clone());
+        }
+        let opened = Opened { store: self.sources.open(origin)?.into(), shared: self.sources.shared(origin) };
+        self.opened.insert(origin.clone(), opened.clone());
+        Ok(opened)
+    }
+}
+
+/// For nobody to read: what was asked for has come otherwise.
+fn given_up(uri: &str) -> StoreError {
+    StoreError::new("get", shown_uri(uri), Trouble::Transient, "it was given up")
 }
 
 /// Nothing was asked.

@@ -37,6 +37,7 @@ mod pushback;
 mod readme;
 mod s3;
 mod shards;
+mod slow_origins;
 mod store_conformance;
 mod store_credentials;
 mod store_http;

@@ -26,6 +26,8 @@ pub(crate) enum Step {
     Reset,
     /// 200 with this body, once the sender is gone.
     After(crossbeam_channel::Receiver<()>, Vec<u8>),
+    /// 200 with a body shorter than announced, once the sender is gone.
+    AfterShort(crossbeam_channel::Receiver<()>),
     /// No answer until the client hangs up.
     Stall,
     /// The beginning of a body, then nothing until the client hangs up.
@@ -179,6 +181,9 @@ fn serve(state: &State, reader: &mut BufReader<TcpStream>) -> io::Result<bool> {
     if let Step::After(moment, body) = step {
         let _ = moment.recv(); // nothing is ever sent
         step = ok(body);
+    } else if let Step::AfterShort(moment) = step {
+        let _ = moment.recv();
+        step = Step::Short { announced: 100, body: vec![] };
     }
     if let Step::Ranged(object) = &step {
         let (status, headers, body) = object.answer(&request);
@@ -206,7 +211,7 @@ fn serve(state: &State, reader: &mut BufReader<TcpStream>) -> io::Result<bool> {
             stream.read_exact(&mut [0])?;
         }
         Step::Stall => stream.read_exact(&mut [0])?,
-        Step::Reset | Step::After(..) | Step::Ranged(_) => {}
+        Step::Reset | Step::After(..) | Step::AfterShort(_) | Step::Ranged(_) => {}
     }
     stream.shutdown(std::net::Shutdown::Both)?;
     Ok(false)
