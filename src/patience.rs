@@ -27,7 +27,7 @@ pub struct Patience {
     pub origin_max: Duration,
     /// Refusals up to which it is objects that are refused, and not everything.
     pub few: u64,
-    /// Vain requests in that time from which it is the origin that fails, and not the last few objects of a run.
+    /// Objects asked for in vain in that time from which it is the origin that fails, and not the last few of a run.
     pub vain_max: u64,
 }
 
@@ -69,7 +69,7 @@ impl Patience {
         if tries <= 1 { self.quick(asked) } else { self.deferral(tries - 2).max(asked) }
     }
 
-    /// Whether an origin is given up: it has served nothing for long, however often it was asked.
+    /// Whether an origin is given up: it has served nothing for long, however many objects it was asked for.
     pub fn origin_is_lost(&self, tally: &Tally, trouble: Trouble) -> bool {
         let silent_for = tally.silent_since.map_or(Duration::ZERO, |since| since.elapsed());
         silent_for > self.origin_max && (trouble == Trouble::Unreachable || tally.vain > self.vain_max)

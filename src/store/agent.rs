@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ureq::http::Uri;
+use ureq::tls::{RootCerts, TlsConfig};
 use ureq::unversioned::transport::{
     ConnectProxyConnector, ConnectionDetails, Connector, RustlsConnector, SocksConnector, TcpConnector, Transport,
 };
@@ -78,12 +79,16 @@ impl Network {
             .user_agent(USER_AGENT)
             .accept_encoding(accept_encoding(&host))
             .http_status_as_error(false)
+            // The system's roots, or those that SSL_CERT_FILE names.
+            .tls_config(TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build())
             // No redirect leads from an origin that proves who it is to one that anybody on the way can play.
             .https_only(origin.starts_with("https://"))
             .max_redirects(redirects_max)
             .max_redirects_will_error(redirects_max > 0)
             .timeout_connect(Some(patience.connect))
             .timeout_per_read(Some(patience.read))
+            // A head that comes a byte at a time, each in time, ends too; an upload's may take longest.
+            .timeout_recv_response(Some(patience.write.max(patience.read)))
             .timeout_per_write(Some(patience.write))
             .input_buffer_size(64 << 10)
             .output_buffer_size(16 << 10)

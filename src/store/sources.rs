@@ -1,7 +1,7 @@
 //! Where microshards are read: every origin of the manifest, with what all threads know of it (`Sources`), and what each
 //! thread has of its own (`Reader`: connections). A `get` waits for the origin's throttle, asks once and keeps the tally.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ pub struct Tally {
     pub transient: u64,
     /// Since when it has served nothing although it was asked; nothing once it serves an object.
     pub silent_since: Option<Instant>,
-    /// Vain requests since then.
+    /// Objects asked for in vain since then: one that is asked for again and again says nothing of the origin.
     pub vain: u64,
     /// Since when it could not be reached; nothing once it answers, whatever.
     pub unreachable_since: Option<Instant>,
@@ -55,6 +55,8 @@ struct Shared {
     throttle: Throttle,
     tally: Mutex<Tally>,
     usual: Mutex<Usual>,
+    /// The keys of those that `Tally::vain` counts. Locked after `tally`.
+    vain: Mutex<HashSet<String>>,
 }
 
 /// A second request is made for no more than one object in so many, and one.
@@ -104,7 +106,7 @@ impl Sources {
         let shared = by_origin.entry(origin.clone()).or_insert_with(|| {
             self.origins.fetch_add(1, Ordering::Relaxed);
             let throttle = Throttle::new(self.bounds);
-            Arc::new(Shared { throttle, tally: Mutex::default(), usual: Mutex::default() })
+            Arc::new(Shared { throttle, tally: Mutex::default(), usual: Mutex::default(), vain: Mutex::default() })
         });
         Arc::clone(shared)
     }
@@ -141,12 +143,23 @@ impl Shared {
     }
 
     /// An origin that has served nothing since it asked for less was asked for this in vain too.
-    fn turned_away(&self) {
+    fn turned_away(&self, key: &str) {
         let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
-        tally.vain += u64::from(tally.silent_since.is_some());
+        if tally.silent_since.is_some() {
+            tally.vain = self.in_vain(key);
+        }
     }
 
-    fn record(&self, got: &Result<()>) -> Verdict {
+    /// How many objects have been asked for in vain, with this one.
+    fn in_vain(&self, key: &str) -> u64 {
+        let mut vain = self.vain.lock().unwrap_or_else(PoisonError::into_inner);
+        if !vain.contains(key) {
+            vain.insert(key.to_owned());
+        }
+        vain.len() as u64
+    }
+
+    fn record(&self, key: &str, got: &Result<()>) -> Verdict {
         let trouble = match got {
             Ok(()) => None,
             Err(error) => Some(error.trouble),
@@ -160,9 +173,10 @@ impl Shared {
             Some(Trouble::Throttled(_) | Trouble::Transient | Trouble::TimedOut | Trouble::Unreachable)
         ) {
             tally.silent_since.get_or_insert_with(Instant::now);
-            tally.vain += 1;
-        } else {
-            (tally.silent_since, tally.vain) = (None, 0);
+            tally.vain = self.in_vain(key);
+        } else if tally.silent_since.take().is_some() {
+            tally.vain = 0;
+            self.vain.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }
         match trouble {
             None => {
@@ -229,7 +243,7 @@ impl Reader {
         let Opened { store, shared } = self.open(&origin)?;
         let others = self.sources.origins.load(Ordering::Relaxed) > 1;
         let permit = shared.throttle.acquire(others).map_err(|not_now| {
-            shared.turned_away();
+            shared.turned_away(&key);
             paused(uri, not_now)
         })?;
         let sent = Instant::now();
@@ -245,7 +259,7 @@ impl Reader {
             self.opened.remove(&origin);
             return Err(given_up(uri));
         }
-        permit.finish(shared.record(&got));
+        permit.finish(shared.record(&key, &got));
         got
     }
 

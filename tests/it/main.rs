@@ -1,6 +1,7 @@
 //! The integration tests: one binary, a module per behaviour.
 
 mod at_work;
+mod bad_origins;
 mod bad_use;
 mod cat;
 mod cat_faults;
@@ -35,6 +36,7 @@ mod poison;
 mod postgres;
 mod pushback;
 mod readme;
+mod redirects;
 mod s3;
 mod shards;
 mod slow_origins;

@@ -1,9 +1,11 @@
 //! Objects that are slow while their origin is not: they are asked for a second time, the first good answer counts, and
 //! nothing waits for the other one. The deadline of a read is an hour here, so that whoever waits for it hangs.
 
+use std::fmt::Write;
 use std::time::Duration;
 
 use compact_local::compact::Ended;
+use compact_local::interrupt::Interrupt;
 use compact_local::store::{Patience, Sources, StoreSettings, Trouble};
 
 use crate::faults::{ROW, World, spoil};
@@ -80,6 +82,56 @@ fn where_many_objects_are_slow_few_are_asked_for_again() {
     let asked = world.origin.asked().len();
     assert_eq!((world.rows(), world.failures()), (120, vec![]));
     assert!(asked <= 120 + 2 * 6, "{asked}");
+}
+
+#[test]
+fn a_run_that_is_told_to_stop_waits_for_no_repeat_that_is_not_sent() {
+    let world = world(50);
+    let (let_go, gate) = crossbeam_channel::bounded(0);
+    spoil(&world.origin, 43..=50, Step::After(gate, ROW.into()));
+    let interrupt = Interrupt::default();
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| world.run_until(&interrupt));
+        // All fetchers are held: what is asked for again now waits for one of them.
+        until("all are asked", || world.origin.asked().len() == 50);
+        interrupt.request();
+        world.monitor.wait_for_tick();
+        drop(let_go);
+        assert!(matches!(run.join().expect("no panic").expect("runs"), Ended::Interrupted(_)));
+    });
+    assert!(matches!(world.run().expect("runs"), Ended::Done(_)));
+    assert_eq!((world.rows(), world.failures()), (50, vec![]));
+}
+
+#[test]
+fn status_names_the_shard_and_the_object_that_is_waited_for_without_its_secret() {
+    let (world, origin) = (crate::world::World::new(), Origin::start());
+    let mut listing = "microshard_id,language,uri\n".to_owned();
+    for id in 1..=30 {
+        origin.on(&format!("/{id}"), [ok(ROW)]);
+        writeln!(listing, "{id},en,{}/{id}?sig=s3cr3t", origin.url).unwrap();
+    }
+    std::fs::write(world.path("listing.csv"), listing).unwrap();
+    world.ok("snapshot --manifest listing.csv --run-id r --shard-microshards 30 --queue q.db");
+    let (let_go, gate) = crossbeam_channel::bounded(0);
+    origin.on("/7", [Step::After(gate, ROW.into())]);
+    let run = world.start("run --queue q.db --output out");
+    let waits = || world.json("status --json --queue q.db")["waits"].clone();
+    until("status tells of both requests", || waits()[1]["again"] == true);
+    let (told, lines) = (waits(), world.ok("status --queue q.db"));
+    let uri = format!("{}/7", origin.url);
+    for (wait, again) in told.as_array().unwrap().iter().zip([false, true]) {
+        assert_eq!((&wait["shard"], &wait["uri"]), (&"r-en-000-00000".into(), &uri.clone().into()), "{told}");
+        assert_eq!(wait["again"], again, "{told}");
+    }
+    assert!(told[0]["since_ms"].as_i64() < told[1]["since_ms"].as_i64(), "{told}");
+    assert!(lines.contains("r-en-000-00000 has been waiting for "), "{lines}");
+    assert!(lines.contains(&format!("for {uri}, asked for a second time")), "{lines}");
+    assert!(lines.contains("1 slow objects asked for a second time"), "{lines}");
+    assert!(!format!("{told}{lines}").contains("s3cr3t"), "{told}{lines}");
+    drop(let_go);
+    run.wait().ends(0);
+    assert_eq!(waits(), serde_json::json!([]), "nobody is at work");
 }
 
 /// An origin that is known well, and a reader of it.
