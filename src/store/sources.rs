@@ -28,8 +28,10 @@ pub struct Tally {
     pub transient: u64,
     /// Since when it has served nothing although it was asked; nothing once it serves an object.
     pub silent_since: Option<Instant>,
-    /// Objects asked for in vain since then: one that is asked for again and again says nothing of the origin.
+    /// Vain requests since then.
     pub vain: u64,
+    /// For how many different objects: one that is asked for again and again says nothing of the origin.
+    pub vain_objects: u64,
     /// Since when it could not be reached; nothing once it answers, whatever.
     pub unreachable_since: Option<Instant>,
     /// Objects that were asked for a second time because they were slow.
@@ -55,7 +57,7 @@ struct Shared {
     throttle: Throttle,
     tally: Mutex<Tally>,
     usual: Mutex<Usual>,
-    /// The keys of those that `Tally::vain` counts. Locked after `tally`.
+    /// The keys of those that `Tally::vain_objects` counts. Locked after `tally`.
     vain: Mutex<HashSet<String>>,
 }
 
@@ -146,7 +148,8 @@ impl Shared {
     fn turned_away(&self, key: &str) {
         let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
         if tally.silent_since.is_some() {
-            tally.vain = self.in_vain(key);
+            tally.vain += 1;
+            tally.vain_objects = self.in_vain(key);
         }
     }
 
@@ -173,9 +176,10 @@ impl Shared {
             Some(Trouble::Throttled(_) | Trouble::Transient | Trouble::TimedOut | Trouble::Unreachable)
         ) {
             tally.silent_since.get_or_insert_with(Instant::now);
-            tally.vain = self.in_vain(key);
+            tally.vain += 1;
+            tally.vain_objects = self.in_vain(key);
         } else if tally.silent_since.take().is_some() {
-            tally.vain = 0;
+            (tally.vain, tally.vain_objects) = (0, 0);
             self.vain.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }
         match trouble {
