@@ -70,21 +70,6 @@ fn an_object_that_is_broken_off_while_it_is_asked_for_again_is_taken_from_the_se
 }
 
 #[test]
-fn where_many_objects_are_slow_few_are_asked_for_again() {
-    let mut world = world(120);
-    world.answers.read = Duration::from_secs(1);
-    spoil(&world.origin, 61..=66, Step::Stall);
-    (61..=66).for_each(|id| {
-        world.origin.on(&format!("/{id}"), [Step::Stall, Step::Stall, ok(ROW)]);
-    });
-    assert!(matches!(world.run().expect("runs"), Ended::Done(_)));
-    // A stalled object is asked for at most twice in vain and then answered; one in 50, and one, are asked for again.
-    let asked = world.origin.asked().len();
-    assert_eq!((world.rows(), world.failures()), (120, vec![]));
-    assert!(asked <= 120 + 2 * 6, "{asked}");
-}
-
-#[test]
 fn a_run_that_is_told_to_stop_waits_for_no_repeat_that_is_not_sent() {
     let world = world(50);
     let (let_go, gate) = crossbeam_channel::bounded(0);
