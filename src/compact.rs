@@ -10,14 +10,15 @@ use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use crossbeam_channel::{Sender, bounded, unbounded};
+use crossbeam_channel::bounded;
 use microshard_queue::{Acquired, Client, GroupStatus, Lock, LockKind, Queue, Waiting, now_ms, with_suffix};
 
 use crate::budget::Budget;
 use crate::build::Readers;
 use crate::config::Config;
+use crate::errand::Errands;
 use crate::faults::passed;
-use crate::fetch::{self, Fetch};
+use crate::fetch::{self, Fetch, FromLanes, ToFetchers};
 use crate::format::Limits;
 use crate::index;
 use crate::interrupt::Interrupt;
@@ -32,9 +33,13 @@ use crate::park::Park;
 use crate::slots::Slots;
 use crate::stop::{Stop, StopOnPanic};
 use crate::store::{self, ObjectStore, Sources, Trouble};
+use crate::told;
+use crate::waits;
 
 /// A fetcher's stack: TLS and an HTTP client fit into half of it (CRATES: 256 KiB suffice).
 const FETCHER_STACK: usize = 512 << 10;
+/// Microshards of most jobs.
+const JOB_USUAL: usize = 1_000;
 /// How often the monitor and the interrupt are looked at.
 const TICK: Duration = Duration::from_millis(100);
 /// Ticks between two looks at the plan: a snapshot may add to it while the run works.
@@ -136,10 +141,10 @@ struct Shared<'a> {
 }
 
 impl<'a> Shared<'a> {
-    fn fetch(&self, requests: Sender<fetch::Request>, has_served: bool) -> Fetch<'a> {
+    fn fetch(&self, to_fetchers: ToFetchers, has_served: bool) -> Fetch<'a> {
         let Shared { config, sources, stop, monitor, .. } = *self;
         let (patience, bytes_max) = (&config.patience, config.output.max_microshard_bytes);
-        Fetch { requests, sources, patience, bytes_max, has_served, monitor, stop }
+        Fetch { to_fetchers, sources, patience, bytes_max, has_served, monitor, stop }
     }
 }
 
@@ -204,24 +209,29 @@ fn work(shared: &Shared<'_>, owner: &str) -> Result<()> {
         .context("failed to start the builders")?;
     // One request in hand for each lane: a lane waits for its answer before it asks again.
     let (to_queue, queue_requests) = bounded(lanes);
-    // A lane asks for a whole job at once: jobs are fetched one after another, and the first is built while the next comes.
-    // No more can wait than a job for each lane.
-    let (to_fetchers, fetch_requests) = unbounded();
+    // A lane asks for a whole job at once, as long as it is no larger than usual: jobs are fetched one after another, and the
+    // first is built while the next comes.
+    let (to_fetchers, requests) = bounded(lanes * JOB_USUAL);
+    // One for each fetcher that could take it: where more are slow, what is left is not asked for again.
+    let (to_free_fetchers, repeats) = bounded(config.threads);
+    let to_fetchers = ToFetchers { requests: to_fetchers, repeats: to_free_fetchers };
+    let from_lanes = FromLanes { requests, repeats };
+    let errands = Errands::new(config.threads);
 
     thread::scope(|scope| {
         let writer = scope.spawn(|| {
             let _stop = StopOnPanic(stop);
             queue.serve(owner, only, &queue_requests, stop.flag(), &|waiting| monitor.event(&all_wait(waiting)))
         });
-        for index in 0..config.threads {
-            let (requests, reader) = (fetch_requests.clone(), sources.reader());
+        for (index, place) in errands.places().enumerate() {
+            let (requests, reader) = (from_lanes.clone(), sources.reader());
             thread::Builder::new()
                 .name(format!("fetcher-{index}"))
                 .stack_size(FETCHER_STACK)
-                .spawn_scoped(scope, move || fetch::serve(&requests, reader, stop))
+                .spawn_scoped(scope, move || fetch::serve(&requests, reader, place, stop))
                 .context("failed to start the download threads: lower --threads or raise the limit (ulimit -u)")?;
         }
-        drop(fetch_requests);
+        drop(from_lanes);
         let fetch = shared.fetch(to_fetchers.clone(), has_served);
         let isolation = thread::Builder::new().name("isolation".into()).spawn_scoped(scope, move || {
             let _stop = StopOnPanic(stop);
@@ -241,7 +251,7 @@ fn work(shared: &Shared<'_>, owner: &str) -> Result<()> {
             working.push(lane.context("failed to start the lanes")?);
         }
         drop((to_queue, to_fetchers));
-        let watched = watch(&working, shared).inspect_err(|_| stop.set());
+        let watched = watch(&working, shared, &errands).inspect_err(|_| stop.set());
         let worked = working.into_iter().map(join).fold(Ok(()), Result::and);
         join(writer)?;
         worked.map_err(Into::into).and(watched)
@@ -254,11 +264,12 @@ fn all_wait(waiting: &Waiting) -> Event {
 }
 
 /// Keeps the monitor going and passes an interrupt on, until all lanes have ended.
-fn watch(lanes: &[ScopedJoinHandle<'_, Result<(), RunError>>], shared: &Shared<'_>) -> Result<()> {
+fn watch(lanes: &[ScopedJoinHandle<'_, Result<(), RunError>>], shared: &Shared<'_>, errands: &Errands) -> Result<()> {
     let Shared { config, queue, sources, stop, monitor, interrupt, .. } = *shared;
     let mut limits = HashMap::new();
-    let mut origins = Vec::new();
-    origins::forget(queue)?;
+    let (mut origins, mut waits) = (Vec::new(), Vec::new());
+    told::forget(queue, origins::KEY)?;
+    told::forget(queue, waits::KEY)?;
     let mut planned = languages(queue, config.only.as_deref())?;
     for tick in 1_u64.. {
         if lanes.iter().all(ScopedJoinHandle::is_finished) {
@@ -280,7 +291,8 @@ fn watch(lanes: &[ScopedJoinHandle<'_, Result<(), RunError>>], shared: &Shared<'
                 monitor.event(&Event::Planned { languages: now.clone() });
             }
             planned = now;
-            origins = origins::keep(queue, sources, origins)?;
+            told::keep(queue, origins::KEY, &mut origins, origins::now(sources))?;
+            told::keep(queue, waits::KEY, &mut waits, waits::now(errands))?;
         }
         monitor.tick(Instant::now());
         thread::sleep(TICK);

@@ -3,32 +3,70 @@
 //! through (I9), and every bound ends in a sentence.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, select_biased};
 use microshard_queue::{Failure, Job, Member, now_ms};
 
 use crate::budget::Permit;
+use crate::errand::{Awaited, Errand, Place};
 use crate::error::{StoreError, Trouble, shown_uri};
 use crate::faults::passed;
 use crate::monitor::{Event, Monitor};
 use crate::patience::Patience;
 use crate::stop::Stop;
-use crate::store::{GetOptions, Reader, Sources};
+use crate::store::{Ask, GetOptions, Reader, Sources};
+
+/// An object is asked for again only where a job waits for one in so many of what it asked for, or for its last.
+const LAST: usize = 20;
+/// How often it is looked whether the last objects are slow.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// One object that a lane asks for.
 #[derive(Debug)]
 pub struct Request {
     index: usize,
-    uri: String,
+    errand: Arc<Errand>,
     options: GetOptions,
-    reply: Sender<Reply>,
+    /// Held by requests alone: when the last of them is gone, no answer can come.
+    reply: Arc<Sender<Reply>>,
+}
+
+/// Where lanes send their requests.
+#[derive(Debug, Clone)]
+pub struct ToFetchers {
+    /// All but repeats.
+    pub requests: Sender<Request>,
+    /// Second requests for slow objects: a job waits for hardly anything else.
+    pub repeats: Sender<Request>,
+}
+
+/// Where fetchers take them from.
+#[derive(Debug, Clone)]
+pub struct FromLanes {
+    /// All but repeats.
+    pub requests: Receiver<Request>,
+    /// Taken first.
+    pub repeats: Receiver<Request>,
+}
+
+impl FromLanes {
+    /// The next request; `None` when all lanes are gone.
+    fn next(&self) -> Option<Request> {
+        let next = select_biased! {
+            recv(self.repeats) -> request => request.ok(),
+            recv(self.requests) -> request => request.ok(),
+        };
+        next.or_else(|| self.requests.recv().ok())
+    }
 }
 
 /// A fetcher's answer.
 #[derive(Debug)]
 struct Reply {
     index: usize,
+    again: bool,
     result: Result<Vec<u8>, StoreError>,
 }
 
@@ -117,8 +155,8 @@ pub struct Later {
 
 /// A lane's side of the downloads.
 pub struct Fetch<'a> {
-    /// Where fetchers take requests from.
-    pub requests: Sender<Request>,
+    /// To whoever downloads.
+    pub to_fetchers: ToFetchers,
     /// What is known of the origins.
     pub sources: &'a Sources,
     /// How long to wait for what.
@@ -134,17 +172,20 @@ pub struct Fetch<'a> {
 }
 
 /// A fetcher thread: answers requests until all lanes are gone. When told to stop it answers none that still waits.
-pub fn serve(requests: &Receiver<Request>, mut reader: Reader, stop: &Stop) {
-    for request in requests {
+pub fn serve(requests: &FromLanes, mut reader: Reader, place: &Place, stop: &Stop) {
+    let at = |errand| *place.lock().unwrap_or_else(PoisonError::into_inner) = errand;
+    while let Some(Request { index, errand, options, reply }) = requests.next() {
         if stop.is_set() {
             continue;
         }
+        at(Some(Arc::clone(&errand)));
         let mut body = Vec::new();
         passed("fetch: ask");
-        let result = reader.get(&request.uri, &mut body, request.options).map(|()| body);
+        let result = reader.answer(&errand.ask, &errand.uri, &mut body, options).map(|()| body);
         passed("fetch: answered");
-        // A lane that stopped meanwhile needs no answer.
-        let _ = request.reply.send(Reply { index: request.index, result });
+        at(None);
+        // A lane that stopped meanwhile, or has its object otherwise, needs no answer.
+        let _ = reply.send(Reply { index, again: errand.again, result });
     }
 }
 
@@ -188,11 +229,12 @@ impl Fetch<'_> {
     }
 
     /// Fetches one member again, on a new connection, because what came was doubtful.
-    pub fn fetch_again(&self, member: &Member) -> Result<Vec<u8>, StoreError> {
+    pub fn fetch_again(&self, job: &Job, index: usize) -> Result<Vec<u8>, StoreError> {
+        let member = &job.members[index];
         let (reply, answer) = bounded(1);
         let gone = || StoreError::new("get", shown_uri(&member.uri), Trouble::Transient, "the fetchers have stopped");
-        self.send(0, member, true, &reply).map_err(|()| gone())?;
-        drop(reply);
+        let request = self.request(index, &job.name, member, true, Arc::new(reply));
+        self.to_fetchers.requests.send(request).map_err(|_| gone())?;
         answer.recv().map_err(|_| gone())?.result
     }
 
@@ -200,8 +242,10 @@ impl Fetch<'_> {
     /// no more asked for when the run is told to stop, is left out.
     pub fn fetch_each(&self, members: &[Member]) -> impl Iterator<Item = (usize, Vec<u8>)> {
         let (reply, answers) = bounded(members.len());
+        let reply = Arc::new(reply);
         for (index, member) in members.iter().enumerate() {
-            if self.stop.is_set() || self.send(index, member, false, &reply).is_err() {
+            let request = self.request(index, "a trial", member, false, Arc::clone(&reply));
+            if self.stop.is_set() || self.to_fetchers.requests.send(request).is_err() {
                 break;
             }
         }
@@ -217,39 +261,63 @@ impl Fetch<'_> {
         fresh: bool,
         bodies: &mut Bodies<'_>,
     ) -> Result<Option<Vec<(usize, StoreError)>>, StoreError> {
-        // Room for every answer: a fetcher never waits for a lane.
-        let (reply, answers) = bounded(missing.len());
-        for index in missing {
-            if self.stop.is_set() || self.send(*index, &job.members[*index], fresh, &reply).is_err() {
+        // Room for two answers each: a fetcher never waits for a lane.
+        let (reply, answers) = bounded(2 * missing.len());
+        let reply = Arc::new(reply);
+        let mut awaited = Awaited::default();
+        for &index in missing {
+            let request = self.request(index, &job.name, &job.members[index], fresh, Arc::clone(&reply));
+            awaited.asked(index, Arc::clone(&request.errand));
+            if self.stop.is_set() || self.to_fetchers.requests.send(request).is_err() {
                 return Ok(None);
             }
         }
-        drop(reply);
+        let reply = Arc::downgrade(&{ reply });
         let mut troubled = Vec::new();
-        let mut unanswered = missing.len();
-        for answer in &answers {
+        while awaited.count() > 0 {
+            let answer = match next(&answers, awaited.count() <= last_of(missing.len())) {
+                Ok(answer) => answer,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.ask_again(job, &mut awaited, &reply);
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+            };
             job.lease.pulse.beat();
-            unanswered -= 1;
-            match answer.result {
-                Ok(body) => {
+            match awaited.answered(answer.index, answer.again, answer.result) {
+                Some(Ok(body)) => {
                     self.monitor.event(&Event::Fetched { bytes: body.len() as u64 });
                     bodies.set(job.members[answer.index].seq, body);
                 }
-                Err(error) => troubled.push((answer.index, error)),
+                Some(Err(error)) => troubled.push((answer.index, error)),
+                None => {}
             }
-        }
-        if unanswered > 0 {
-            return Ok(None);
         }
         troubled.sort_by_key(|(index, _)| *index);
         Ok(Some(troubled))
     }
 
-    fn send(&self, index: usize, member: &Member, fresh: bool, reply: &Sender<Reply>) -> Result<(), ()> {
+    /// Asks a second time for what is slow; the first good answer is taken.
+    fn ask_again(&self, job: &Job, awaited: &mut Awaited, reply: &Weak<Sender<Reply>>) {
+        for (index, errand) in awaited.asked_once() {
+            let Some(time) = errand.ask.sent_for() else { continue };
+            let (false, Some(reply)) = (self.stop.is_set(), reply.upgrade()) else { return };
+            if !self.sources.may_ask_again(&errand.uri, time) {
+                continue;
+            }
+            let mut request = self.request(index, &job.name, &job.members[index], true, reply);
+            request.errand = Arc::new(Errand { again: true, ..errand_for(&job.name, &errand.uri) });
+            let again = Arc::clone(&request.errand);
+            if self.to_fetchers.repeats.try_send(request).is_ok() {
+                awaited.asked(index, again);
+            }
+        }
+    }
+
+    fn request(&self, index: usize, shard: &str, member: &Member, fresh: bool, reply: Arc<Sender<Reply>>) -> Request {
         let bytes_max = self.bytes_max.max(member.bytes.unwrap_or(0));
-        let options = GetOptions { bytes_max, fresh };
-        let request = Request { index, uri: member.uri.clone(), options, reply: reply.clone() };
-        self.requests.send(request).map_err(|_| ())
+        let errand = Arc::new(errand_for(shard, &member.uri));
+        Request { index, errand, options: GetOptions { bytes_max, fresh }, reply }
     }
 
     /// What becomes of a member that could not be fetched (DESIGN's table of what may happen to an input).
@@ -289,6 +357,20 @@ impl Fetch<'_> {
         let why = again.first().map(|(_, _, error)| error.to_string()).unwrap_or_default();
         Later { until_ms: now_ms() + wait.as_millis() as i64, why, progress, troubles: troubles.collect() }
     }
+}
+
+fn errand_for(shard: &str, uri: &str) -> Errand {
+    Errand { shard: shard.to_owned(), uri: uri.to_owned(), again: false, ask: Ask::default() }
+}
+
+/// How many of what was asked for are the last few.
+fn last_of(asked: usize) -> usize {
+    (asked / LAST).max(1)
+}
+
+/// The next answer, which where only the last are awaited is not waited for long.
+fn next(answers: &Receiver<Reply>, last: bool) -> Result<Reply, RecvTimeoutError> {
+    if last { answers.recv_timeout(LOOK) } else { answers.recv().map_err(Into::into) }
 }
 
 /// How long a member has been tried in vain.

@@ -131,7 +131,7 @@ impl Work<'_, '_> {
     /// does not work now, the job is deferred.
     fn fetch_again(&mut self, index: usize, tools: &Tools<'_>) -> Result<Option<Outcome>, RunError> {
         let member = &self.job.members[index];
-        match tools.fetch.fetch_again(member) {
+        match tools.fetch.fetch_again(self.job, index) {
             Ok(body) => self.bodies.set(member.seq, body),
             Err(_) if tools.fetch.stop.is_set() => return Ok(Some(Outcome::Released)),
             Err(error) if error.trouble.is_passing() => {

@@ -1,17 +1,15 @@
-//! What each origin is asked while a run is at work, for `status`: kept in the queue by the runner, and told only while one
-//! is at work.
+//! What each origin is asked while a run is at work, for `status`.
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use microshard_queue::{Queue, RunnerState, now_ms};
+use microshard_queue::now_ms;
 use serde::{Deserialize, Serialize};
 
 use crate::monitor::human;
 use crate::store::{Sources, Tally};
 
 /// Where the queue keeps it.
-const KEY: &str = "origins";
+pub const KEY: &str = "origins";
 
 /// What one origin is asked, and what it answered so far.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -30,32 +28,16 @@ pub struct OriginLoad {
     pub throttled: u64,
     /// Timeouts, resets, other 5xx, short bodies.
     pub transient: u64,
+    /// Objects that it was asked for a second time, because they were slow.
+    #[serde(default)]
+    pub asked_again: u64,
     /// What it answered when it last asked for less.
     pub why: Option<String>,
 }
 
-/// Keeps what the origins are asked now, where it is not what was kept `before`; returns it.
-pub fn keep(queue: &Queue, sources: &Sources, before: Vec<OriginLoad>) -> Result<Vec<OriginLoad>> {
-    let now: Vec<OriginLoad> =
-        sources.tallies().into_iter().filter_map(|(origin, tally)| load(origin, tally)).collect();
-    if now != before {
-        queue.set_meta(KEY, &serde_json::to_string(&now)?)?;
-    }
-    Ok(now)
-}
-
-/// What the runner that is at work kept; nothing where none is.
-pub fn read(queue: &Queue) -> Result<Vec<OriginLoad>> {
-    if !matches!(queue.runner_state()?, RunnerState::Running | RunnerState::Quiet) {
-        return Ok(Vec::new());
-    }
-    let text = queue.meta(KEY)?.unwrap_or_else(|| "[]".to_owned());
-    serde_json::from_str(&text).context("what the queue says of origins cannot be read")
-}
-
-/// Forgets what an earlier runner kept.
-pub fn forget(queue: &Queue) -> Result<()> {
-    queue.set_meta(KEY, "[]").map_err(Into::into)
+/// What the origins are asked now.
+pub fn now(sources: &Sources) -> Vec<OriginLoad> {
+    sources.tallies().into_iter().filter_map(|(origin, tally)| load(origin, tally)).collect()
 }
 
 fn load(origin: String, tally: Tally) -> Option<OriginLoad> {
@@ -68,6 +50,7 @@ fn load(origin: String, tally: Tally) -> Option<OriginLoad> {
         paused_until_ms: (!load.pause.is_zero()).then(|| now_ms() + load.pause.as_millis() as i64),
         throttled: tally.throttled,
         transient: tally.transient,
+        asked_again: tally.asked_again,
         why: (!load.why.is_empty()).then_some(load.why),
     })
 }
@@ -89,6 +72,9 @@ impl OriginLoad {
         if self.transient > 0 {
             line += &format!("; {} other vain requests", human::count(self.transient));
         }
+        if self.asked_again > 0 {
+            line += &format!("; {} slow objects asked for a second time", human::count(self.asked_again));
+        }
         line
     }
 }
@@ -107,6 +93,7 @@ mod tests {
             paused_until_ms: None,
             throttled: 0,
             transient: 0,
+            asked_again: 0,
             why: None,
         };
         assert_eq!(quiet.line(0), "http://a:1: up to 64 requests at once");
@@ -118,13 +105,15 @@ mod tests {
             paused_until_ms: Some(60_000),
             throttled: 7,
             transient: 2,
+            asked_again: 3,
             why: Some("the server\nanswered 503".into()),
             ..quiet
         };
         assert_eq!(
             paused.line(30_000),
             "http://a:1: up to 64 requests at once, 475 a second as it asks for less; left alone for 30 s more; asked for \
-             less 7 times, last: the server\\nanswered 503; 2 other vain requests"
+             less 7 times, last: the server\\nanswered 503; 2 other vain requests; 3 slow \
+             objects asked for a second time"
         );
         assert!(!paused.line(60_000).contains("left alone"));
     }

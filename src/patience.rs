@@ -25,9 +25,9 @@ pub struct Patience {
     pub object_max: Duration,
     /// How long an origin may serve nothing at all; then the run stops, and nothing fails for it.
     pub origin_max: Duration,
-    /// Refusals up to which it is objects that are refused, and not everything.
+    /// Refused or failing objects up to which it is these, and not everything: they may be the last of a run.
     pub few: u64,
-    /// Vain requests in that time from which it is the origin that fails, and not the last few objects of a run.
+    /// Vain requests in that time from which it is the origin that fails, if they are for more than a few objects.
     pub vain_max: u64,
 }
 
@@ -74,10 +74,11 @@ impl Patience {
         if tries <= 1 { self.quick(asked) } else { self.deferral_after(tries - 2, trouble) }
     }
 
-    /// Whether an origin is given up: it has served nothing for long, however often it was asked.
+    /// Whether an origin is given up: it has served nothing for long, however many objects it was asked for.
     pub fn origin_is_lost(&self, tally: &Tally, trouble: Trouble) -> bool {
         let silent_for = tally.silent_since.map_or(Duration::ZERO, |since| since.elapsed());
-        silent_for > self.origin_max && (trouble == Trouble::Unreachable || tally.vain > self.vain_max)
+        silent_for > self.origin_max
+            && (trouble == Trouble::Unreachable || (tally.vain > self.vain_max && tally.vain_objects > self.few))
     }
 
     /// Whether an object is given up, after so many tries in so long a time.

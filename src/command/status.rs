@@ -11,8 +11,10 @@ use super::Exit;
 use super::table::Table;
 use crate::cli::QueueJson;
 use crate::monitor::human;
-use crate::origins;
+use crate::origins::{self, OriginLoad};
 use crate::time::rfc3339;
+use crate::told;
+use crate::waits::{self, Wait};
 
 pub(super) fn run(args: &QueueJson, out: &mut dyn Write) -> Result<Exit> {
     let queue = Queue::open(&args.queue.queue)?;
@@ -38,7 +40,8 @@ fn as_json(queue: &Queue, groups: &[GroupStatus]) -> Result<Value> {
         "waiting_until_ms": waiting.as_ref().map(|waiting| waiting.until_ms),
         "waiting_why": waiting.as_ref().map(|waiting| &waiting.why),
     });
-    status["origins"] = json!(origins::read(queue)?);
+    status["origins"] = json!(told::read::<OriginLoad>(queue, origins::KEY)?);
+    status["waits"] = json!(told::read::<Wait>(queue, waits::KEY)?);
     let language = |group: &GroupStatus| {
         let mut language = counts(group);
         language["run_id"] = json!(group.run_id);
@@ -105,8 +108,11 @@ fn print(queue: &Queue, groups: &[GroupStatus], out: &mut dyn Write) -> Result<(
     }
     table.print(out)?;
     writeln!(out, "{}", runner_line(queue)?)?;
-    for origin in origins::read(queue)? {
+    for origin in told::read::<OriginLoad>(queue, origins::KEY)? {
         writeln!(out, "{}", origin.line(now_ms()))?;
+    }
+    for wait in told::read::<Wait>(queue, waits::KEY)? {
+        writeln!(out, "{}", wait.line(now_ms()))?;
     }
     if let Some(waiting) = queue.next_deferred(None)? {
         writeln!(out, "{}", waiting_line(&all.shards, &waiting, now_ms()))?;

@@ -28,12 +28,14 @@ pub struct Patience {
     pub read: Duration,
     /// For the server to take the next bytes of an upload, and to answer it.
     pub write: Duration,
+    /// An object that comes in less time is never slow.
+    pub slow: Duration,
 }
 
 impl Default for Patience {
     fn default() -> Patience {
-        let (connect, read, write) = (Duration::from_secs(10), Duration::from_secs(20), Duration::from_secs(120));
-        Patience { connect, read, write }
+        let seconds = Duration::from_secs;
+        Patience { connect: seconds(10), read: seconds(20), write: seconds(120), slow: seconds(2) }
     }
 }
 
@@ -83,10 +85,16 @@ impl Network {
             .tls_config(TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build())
             .accept_encoding(accept_encoding(&host))
             .http_status_as_error(false)
+            // The system's roots, or those that SSL_CERT_FILE names.
+            .tls_config(TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build())
+            // No redirect leads from an origin that proves who it is to one that anybody on the way can play.
+            .https_only(origin.starts_with("https://"))
             .max_redirects(redirects_max)
             .max_redirects_will_error(redirects_max > 0)
             .timeout_connect(Some(patience.connect))
             .timeout_per_read(Some(patience.read))
+            // A head that comes a byte at a time, each in time, ends too; an upload's may take longest.
+            .timeout_recv_response(Some(patience.write.max(patience.read)))
             .timeout_per_write(Some(patience.write))
             .input_buffer_size(64 << 10)
             .output_buffer_size(16 << 10)

@@ -78,7 +78,9 @@ pub(super) fn transport_error(operation: &'static str, object: String, error: ur
         Error::RequireHttpsOnly(_) => {
             plain(Trouble::Gone, "the server redirects from https to http, which is not followed")
         }
-        Error::BadUri(_) | Error::Http(_) => plain(Trouble::Gone, "its uri is not valid in a request"),
+        Error::BadUri(_) | Error::Http(_) => {
+            plain(Trouble::Gone, "its uri, or the one that the server redirects to, is not valid in a request")
+        }
         Error::Protocol(_) | Error::LargeResponseHeader(..) => {
             plain(Trouble::Transient, "the answer is not valid HTTP")
         }

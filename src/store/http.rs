@@ -88,6 +88,10 @@ impl ObjectStore for HttpStore {
         read_body("get", &self.shown(key), &mut response, body, options.bytes_max, self.patience)
     }
 
+    fn hang_up(&self) {
+        self.agent.clone().shutdown();
+    }
+
     fn get_range(&self, key: &str, range: Range, options: RangeOptions<'_>) -> Result<Part> {
         let answer = self.send("get", key, options.fresh, &range::headers(range, options))?;
         match answer.status() {

@@ -4,6 +4,7 @@
 
 mod agent;
 mod answer;
+mod ask;
 pub mod credentials;
 pub mod http;
 pub mod limit;
@@ -16,6 +17,7 @@ pub mod settings;
 pub mod sources;
 pub mod throttle;
 pub mod uri;
+mod usual;
 
 use std::fs::File;
 use std::io;
@@ -25,6 +27,7 @@ use sha2::Digest as _;
 
 pub use self::agent::{Network, Patience};
 pub use self::answer::trouble_of_status;
+pub use self::ask::Ask;
 pub use self::range::{Part, Range, RangeOptions, Version};
 pub use self::settings::StoreSettings;
 pub use self::sources::{Reader, Sources, Tally};
@@ -121,6 +124,9 @@ pub trait ObjectStore: Send + Sync {
 
     /// Reads the whole object into `body`, which is cleared first.
     fn get(&self, key: &str, body: &mut Vec<u8>, options: GetOptions) -> Result<()>;
+
+    /// Ends what other threads are asking through this store, which is of no use afterwards. A disk cannot be hung up on.
+    fn hang_up(&self) {}
 
     /// Opens a part of the object, to be read as it arrives. All of it is there, or it is an error.
     fn get_range(&self, key: &str, range: Range, options: RangeOptions<'_>) -> Result<Part>;

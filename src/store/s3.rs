@@ -162,6 +162,10 @@ impl ObjectStore for S3Store {
         self.read("get", &key, body, options)
     }
 
+    fn hang_up(&self) {
+        self.client.hang_up();
+    }
+
     fn get_range(&self, key: &str, range: Range, options: RangeOptions<'_>) -> Result<Part> {
         let key = self.key("get", key)?;
         let headers = range::headers(range, options);

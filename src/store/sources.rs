@@ -1,13 +1,14 @@
 //! Where microshards are read: every origin of the manifest, with what all threads know of it (`Sources`), and what each
 //! thread has of its own (`Reader`: connections). A `get` waits for the origin's throttle, asks once and keeps the tally.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::throttle::{Bounds, Load, NotNow, Throttle, Verdict};
-use super::{GetOptions, ObjectStore, ObjectUri, Origin, Result, StoreError, StoreSettings, Trouble, open_origin};
+use super::usual::Usual;
+use super::{Ask, GetOptions, ObjectStore, ObjectUri, Origin, Result, StoreError, StoreSettings, Trouble, open_origin};
 use crate::error::shown_uri;
 
 /// What an origin did so far: whether trouble is an object's or the origin's own.
@@ -21,14 +22,20 @@ pub struct Tally {
     pub gone: u64,
     /// Pleas for less.
     pub throttled: u64,
+    /// When the last of them came.
+    pub throttled_at: Option<Instant>,
     /// Resets, timeouts, 5xx, short bodies.
     pub transient: u64,
     /// Since when it has served nothing although it was asked; nothing once it serves an object.
     pub silent_since: Option<Instant>,
     /// Vain requests since then.
     pub vain: u64,
+    /// For how many different objects: one that is asked for again and again says nothing of the origin.
+    pub vain_objects: u64,
     /// Since when it could not be reached; nothing once it answers, whatever.
     pub unreachable_since: Option<Instant>,
+    /// Objects that were asked for a second time because they were slow.
+    pub asked_again: u64,
     /// The last error that says that nothing will work as things are set up.
     pub misconfigured: Option<String>,
     /// What it is asked now; nothing before the first request.
@@ -49,7 +56,15 @@ pub struct Sources {
 struct Shared {
     throttle: Throttle,
     tally: Mutex<Tally>,
+    usual: Mutex<Usual>,
+    /// The keys of those that `Tally::vain_objects` counts. Locked after `tally`.
+    vain: Mutex<HashSet<String>>,
 }
+
+/// A second request is made for no more than one object in so many, and one.
+const SHARE: u64 = 50;
+/// An origin that asked for less is asked for nothing twice for so long.
+const CALM: Duration = Duration::from_secs(10);
 
 impl Sources {
     /// Each origin is asked within `bounds`.
@@ -65,6 +80,13 @@ impl Sources {
     /// The tally of the origin of `uri`, which is absolute.
     pub fn tally(&self, uri: &str) -> Result<Tally> {
         Ok(self.shared(&ObjectUri::resolve(uri, None)?.origin).tally())
+    }
+
+    /// Whether the object of `uri`, on its way for `time`, is worth a second request: it takes much longer than what its
+    /// origin usually does, the origin asks for no less, and there were few such requests. If so, it is counted.
+    pub fn may_ask_again(&self, uri: &str, time: Duration) -> bool {
+        ObjectUri::resolve(uri, None)
+            .is_ok_and(|uri| self.shared(&uri.origin).may_ask_again(time, self.settings.patience.slow))
     }
 
     /// Every origin asked so far, by a name without secrets, in order.
@@ -86,7 +108,7 @@ impl Sources {
         let shared = by_origin.entry(origin.clone()).or_insert_with(|| {
             self.origins.fetch_add(1, Ordering::Relaxed);
             let throttle = Throttle::new(self.bounds);
-            Arc::new(Shared { throttle, tally: Mutex::default() })
+            Arc::new(Shared { throttle, tally: Mutex::default(), usual: Mutex::default(), vain: Mutex::default() })
         });
         Arc::clone(shared)
     }
@@ -105,13 +127,42 @@ impl Shared {
         Tally { load, ..tally }
     }
 
-    /// An origin that has served nothing since it asked for less was asked for this in vain too.
-    fn turned_away(&self) {
+    fn may_ask_again(&self, time: Duration, slow_min: Duration) -> bool {
+        let slow = self.usual.lock().unwrap_or_else(PoisonError::into_inner).slow();
+        if slow.is_none_or(|slow| time < slow.max(slow_min)) || !self.throttle.load().pause.is_zero() {
+            return false;
+        }
         let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
-        tally.vain += u64::from(tally.silent_since.is_some());
+        let is_calm = tally.throttled_at.is_none_or(|at| at.elapsed() > CALM);
+        let is_rare = tally.asked_again <= tally.ok / SHARE;
+        tally.asked_again += u64::from(is_calm && is_rare);
+        is_calm && is_rare
     }
 
-    fn record(&self, got: &Result<()>) -> Verdict {
+    /// An answer came, or was not waited for any longer.
+    fn took(&self, time: Duration) {
+        self.usual.lock().unwrap_or_else(PoisonError::into_inner).took(time);
+    }
+
+    /// An origin that has served nothing since it asked for less was asked for this in vain too.
+    fn turned_away(&self, key: &str) {
+        let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
+        if tally.silent_since.is_some() {
+            tally.vain += 1;
+            tally.vain_objects = self.in_vain(key);
+        }
+    }
+
+    /// How many objects have been asked for in vain, with this one.
+    fn in_vain(&self, key: &str) -> u64 {
+        let mut vain = self.vain.lock().unwrap_or_else(PoisonError::into_inner);
+        if !vain.contains(key) {
+            vain.insert(key.to_owned());
+        }
+        vain.len() as u64
+    }
+
+    fn record(&self, key: &str, got: &Result<()>) -> Verdict {
         let trouble = match got {
             Ok(()) => None,
             Err(error) => Some(error.trouble),
@@ -126,8 +177,10 @@ impl Shared {
         ) {
             tally.silent_since.get_or_insert_with(Instant::now);
             tally.vain += 1;
-        } else {
-            (tally.silent_since, tally.vain) = (None, 0);
+            tally.vain_objects = self.in_vain(key);
+        } else if tally.silent_since.take().is_some() {
+            (tally.vain, tally.vain_objects) = (0, 0);
+            self.vain.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }
         match trouble {
             None => {
@@ -145,6 +198,7 @@ impl Shared {
             }
             Some(Trouble::Throttled(pause)) => {
                 tally.throttled += 1;
+                tally.throttled_at = Some(Instant::now());
                 let why = got.as_ref().err().map(|error| error.cause.clone()).unwrap_or_default();
                 Verdict::Throttled { pause, why }
             }
@@ -174,31 +228,58 @@ pub struct Reader {
     opened: HashMap<Origin, Opened>,
 }
 
+#[derive(Clone)]
 struct Opened {
-    store: Box<dyn ObjectStore>,
+    store: Arc<dyn ObjectStore>,
     shared: Arc<Shared>,
 }
 
 impl Reader {
     /// Reads the object named by `uri`, which is absolute, into `body`; waits for the origin's throttle, never retries.
     pub fn get(&mut self, uri: &str, body: &mut Vec<u8>, options: GetOptions) -> Result<()> {
+        self.answer(&Ask::default(), uri, body, options)
+    }
+
+    /// The same for an `ask` that others may give up meanwhile. What is given up says nothing of the origin but that it was
+    /// slow.
+    pub fn answer(&mut self, ask: &Ask, uri: &str, body: &mut Vec<u8>, options: GetOptions) -> Result<()> {
         let ObjectUri { origin, key } = ObjectUri::resolve(uri, None)?;
-        let opened = match self.opened.get(&origin) {
-            Some(opened) => opened,
-            None => {
-                let opened = Opened { store: self.sources.open(&origin)?, shared: self.sources.shared(&origin) };
-                self.opened.entry(origin).or_insert(opened)
-            }
-        };
+        let Opened { store, shared } = self.open(&origin)?;
         let others = self.sources.origins.load(Ordering::Relaxed) > 1;
-        let permit = opened.shared.throttle.acquire(others).map_err(|not_now| {
-            opened.shared.turned_away();
+        let permit = shared.throttle.acquire(others).map_err(|not_now| {
+            shared.turned_away(&key);
             paused(uri, not_now)
         })?;
-        let got = opened.store.get(&key, body, options);
-        permit.finish(opened.shared.record(&got));
+        let sent = Instant::now();
+        if !ask.send(&store) {
+            return Err(given_up(uri));
+        }
+        let got = store.get(&key, body, options);
+        let is_wanted = ask.end();
+        if got.is_ok() || !is_wanted {
+            shared.took(sent.elapsed());
+        }
+        if !is_wanted {
+            self.opened.remove(&origin);
+            return Err(given_up(uri));
+        }
+        permit.finish(shared.record(&key, &got));
         got
     }
+
+    fn open(&mut self, origin: &Origin) -> Result<Opened> {
+        if let Some(opened) = self.opened.get(origin) {
+            return Ok(opened.clone());
+        }
+        let opened = Opened { store: self.sources.open(origin)?.into(), shared: self.sources.shared(origin) };
+        self.opened.insert(origin.clone(), opened.clone());
+        Ok(opened)
+    }
+}
+
+/// For nobody to read: what was asked for has come otherwise.
+fn given_up(uri: &str) -> StoreError {
+    StoreError::new("get", shown_uri(uri), Trouble::Transient, "it was given up")
 }
 
 /// Nothing was asked.

@@ -20,15 +20,17 @@ use microshard_queue::{Intake, Item, NewSnapshot, Number, Queue, RetrySelection}
 use crate::origin::{Origin, Step, ok, status};
 use crate::world::until;
 
-const ROW: &str = "{\"a\":1}\n";
+pub(crate) const ROW: &str = "{\"a\":1}\n";
 
 /// A queue over an origin, and a run of it inside this process.
-struct World {
+pub(crate) struct World {
     directory: tempfile::TempDir,
-    origin: Origin,
-    monitor: Recorder,
-    patience: Patience,
-    hold_on_failure: bool,
+    pub(crate) origin: Origin,
+    pub(crate) monitor: Recorder,
+    pub(crate) patience: Patience,
+    /// Connect, read and so on.
+    pub(crate) answers: compact_local::store::Patience,
+    pub(crate) hold_on_failure: bool,
 }
 
 /// Keeps every event, and counts how often the run has looked at its interrupt.
@@ -55,7 +57,7 @@ impl Monitor for Recorder {
 }
 
 /// Ten times faster than a user's.
-fn quick() -> Patience {
+pub(crate) fn quick() -> Patience {
     Patience {
         in_lane_max: Duration::from_millis(60),
         in_lane_first: Duration::from_millis(20),
@@ -72,32 +74,33 @@ fn quick() -> Patience {
 }
 
 impl World {
-    fn new() -> World {
+    pub(crate) fn new() -> World {
         let directory = tempfile::tempdir().expect("a directory");
         World {
             directory,
             origin: Origin::start(),
             monitor: Recorder::default(),
             patience: quick(),
+            answers: compact_local::store::Patience::default(),
             hold_on_failure: false,
         }
     }
 
-    fn queue(&self) -> PathBuf {
+    pub(crate) fn queue(&self) -> PathBuf {
         self.directory.path().join("queue.db")
     }
 
-    fn output(&self) -> PathBuf {
+    pub(crate) fn output(&self) -> PathBuf {
         self.directory.path().join("out")
     }
 
     /// A shard of microshards 1 to `count`, all good; a test then spoils what it wants to.
-    fn snapshot(&self, count: i64) {
+    pub(crate) fn snapshot(&self, count: i64) {
         spoil(&self.origin, 1..=count, ok(ROW));
         self.snapshot_of(&self.origin.url, count);
     }
 
-    fn snapshot_of(&self, base: &str, count: i64) {
+    pub(crate) fn snapshot_of(&self, base: &str, count: i64) {
         let mut intake = Intake::begin(&self.queue()).expect("begins");
         for id in 1..=count {
             let uri = format!("{base}/{id}");
@@ -114,11 +117,11 @@ impl World {
         intake.plan(&snapshot, &policy, &naming::shard_name).expect("plans");
     }
 
-    fn run(&self) -> anyhow::Result<Ended> {
+    pub(crate) fn run(&self) -> anyhow::Result<Ended> {
         self.run_until(&Interrupt::default())
     }
 
-    fn run_until(&self, interrupt: &Interrupt) -> anyhow::Result<Ended> {
+    pub(crate) fn run_until(&self, interrupt: &Interrupt) -> anyhow::Result<Ended> {
         let store = compact_local::cli::StoreArgs {
             s3_endpoint: None,
             s3_region: None,
@@ -141,14 +144,14 @@ impl World {
             },
             only: None,
             weights: Vec::new(),
-            store: StoreSettings::from_args(&store).expect("settings"),
+            store: StoreSettings { patience: self.answers, ..StoreSettings::from_args(&store).expect("settings") },
             patience: self.patience.clone(),
         };
         compact::run(&config, &self.monitor, interrupt)
     }
 
     /// (id, sentence) of all failures.
-    fn failures(&self) -> Vec<(i64, String)> {
+    pub(crate) fn failures(&self) -> Vec<(i64, String)> {
         let mut failures = Vec::new();
         let queue = Queue::open(&self.queue()).expect("opens");
         queue
@@ -161,17 +164,17 @@ impl World {
         failures
     }
 
-    fn rows(&self) -> u64 {
+    pub(crate) fn rows(&self) -> u64 {
         Queue::open(&self.queue()).expect("opens").status().expect("reads").iter().map(|group| group.rows).sum()
     }
 
-    fn asked(&self, path: &str) -> usize {
+    pub(crate) fn asked(&self, path: &str) -> usize {
         self.origin.asked().iter().filter(|asked| asked.ends_with(path)).count()
     }
 }
 
 /// Answers every request for these ids with `step`.
-fn spoil(origin: &Origin, ids: std::ops::RangeInclusive<i64>, step: Step) {
+pub(crate) fn spoil(origin: &Origin, ids: std::ops::RangeInclusive<i64>, step: Step) {
     ids.for_each(|id| {
         origin.on(&format!("/{id}"), [step.clone()]);
     });

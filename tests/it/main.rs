@@ -1,6 +1,7 @@
 //! The integration tests: one binary, a module per behaviour.
 
 mod at_work;
+mod bad_origins;
 mod bad_use;
 mod cat;
 mod cat_faults;
@@ -45,9 +46,11 @@ mod postgres;
 mod proxy;
 mod pushback;
 mod readme;
+mod redirects;
 mod s3;
 mod secrets;
 mod shards;
+mod slow_origins;
 mod steps;
 mod steps_postgres;
 mod store_conformance;

@@ -22,10 +22,14 @@ pub(crate) enum Step {
     Unannounced(Vec<u8>),
     /// Exactly these bytes, then the connection is closed.
     Raw(Vec<u8>),
+    /// These bytes, one every few milliseconds: a slow origin, which is never silent for long.
+    Trickle(Vec<u8>),
     /// The connection is reset: it is closed with the request unread.
     Reset,
     /// 200 with this body, once the sender is gone.
     After(crossbeam_channel::Receiver<()>, Vec<u8>),
+    /// 200 with a body shorter than announced, once the sender is gone.
+    AfterShort(crossbeam_channel::Receiver<()>),
     /// No answer until the client hangs up.
     Stall,
     /// The beginning of a body, then nothing until the client hangs up.
@@ -179,6 +183,9 @@ fn serve(state: &State, reader: &mut BufReader<TcpStream>) -> io::Result<bool> {
     if let Step::After(moment, body) = step {
         let _ = moment.recv(); // nothing is ever sent
         step = ok(body);
+    } else if let Step::AfterShort(moment) = step {
+        let _ = moment.recv();
+        step = Step::Short { announced: 100, body: vec![] };
     }
     if let Step::Ranged(object) = &step {
         let (status, headers, body) = object.answer(&request);
@@ -201,12 +208,18 @@ fn serve(state: &State, reader: &mut BufReader<TcpStream>) -> io::Result<bool> {
             stream.write_all(&[b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n", &body[..]].concat())?
         }
         Step::Raw(bytes) => stream.write_all(&bytes)?,
+        Step::Trickle(bytes) => {
+            for byte in bytes {
+                stream.write_all(&[byte])?;
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        }
         Step::StallIn { announced, body } => {
             stream.write_all(&announcing(announced, &body))?;
             stream.read_exact(&mut [0])?;
         }
         Step::Stall => stream.read_exact(&mut [0])?,
-        Step::Reset | Step::After(..) | Step::Ranged(_) => {}
+        Step::Reset | Step::After(..) | Step::AfterShort(_) | Step::Ranged(_) => {}
     }
     stream.shutdown(std::net::Shutdown::Both)?;
     Ok(false)
@@ -223,7 +236,7 @@ fn head(status: u16, headers: Vec<(&'static str, String)>, length: usize) -> Str
     head + "\r\n"
 }
 
-fn announcing(announced: usize, body: &[u8]) -> Vec<u8> {
+pub(crate) fn announcing(announced: usize, body: &[u8]) -> Vec<u8> {
     [format!("HTTP/1.1 200 OK\r\ncontent-length: {announced}\r\n\r\n").as_bytes(), body].concat()
 }
 

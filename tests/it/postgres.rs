@@ -148,7 +148,7 @@ fn binaries() -> String {
 }
 
 /// A root, and a server's certificate for `localhost`, not for 127.0.0.1.
-fn certificates(dir: &Path) {
+pub(crate) fn certificates(dir: &Path) {
     let at = |name: &str| dir.join(name).to_str().unwrap().to_owned();
     std::fs::write(at("names"), "subjectAltName=DNS:localhost\n").unwrap();
     let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2";

@@ -94,7 +94,7 @@ fn from_machine(base: &str, network: &Network) -> Result<Keys, CredentialsError>
 }
 
 fn agent(url: &str, network: &Network) -> Agent {
-    let patience = Patience { connect: WAITED, read: WAITED, write: WAITED };
+    let patience = Patience { connect: WAITED, read: WAITED, write: WAITED, ..Patience::default() };
     network.agent(url, AgentOptions { idle_max: 1, redirects_max: 0, patience })
 }
 

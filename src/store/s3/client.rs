@@ -71,6 +71,10 @@ impl Client {
         Client { bucket, patience, agent, credentials: Arc::clone(&settings.credentials) }
     }
 
+    pub(super) fn hang_up(&self) {
+        self.agent.clone().shutdown();
+    }
+
     pub(super) fn shown(&self, key: &str) -> String {
         format!("s3://{}/{}", self.bucket.name(), key.escape_debug())
     }
