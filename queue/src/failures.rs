@@ -168,14 +168,7 @@ impl Queue {
             })
             .named("read", &self.path)?;
         for (source, grp, snapshot, run, snapshot_number, language, run_id) in sources {
-            let number: u32 = self
-                .conn
-                .query_row(
-                    "SELECT coalesce(max(number) + 1, 0) FROM shards WHERE grp = ?1 AND snapshot = ?2",
-                    params![grp, snapshot],
-                    |row| row.get(0),
-                )
-                .named("read", &self.path)?;
+            let number = self.next_number(grp, snapshot)?;
             let shard_name = name(&run_id, &language, snapshot_number, number);
             self.copy_failures(source, run)?;
             self.execute(
@@ -195,6 +188,18 @@ impl Queue {
             retried.shards += 1;
         }
         Ok(())
+    }
+
+    /// The next number of a shard: that of one which `release` took apart is not given again.
+    fn next_number(&self, grp: i64, snapshot: i64) -> Result<u32> {
+        self.conn
+            .query_row(
+                "SELECT 1 + max(coalesce((SELECT max(number) FROM shards WHERE grp = ?1 AND snapshot = ?2), -1),
+                   coalesce((SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'retries:' || ?1 || ':' || ?2), -1))",
+                params![grp, snapshot],
+                |row| row.get(0),
+            )
+            .named("read", &self.path)
     }
 
     fn copy_failures(&self, source: i64, run: i64) -> Result<()> {

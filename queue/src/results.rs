@@ -253,26 +253,6 @@ impl Queue {
             .named("read", &self.path)
     }
 
-    /// Takes a snapshot's unworked shards out of the queue, for `release`: they become held, and stay so until a snapshot
-    /// lists them again. Callers hold the runner lock, so claims are a dead runner's. Returns the ids of their
-    /// microshards through `each`.
-    pub fn release_unworked(&self, snapshot: i64, each: &mut dyn FnMut(i64)) -> Result<u64> {
-        self.transaction(|| {
-            self.execute(
-                "UPDATE shards SET state = 5, owner = NULL, lease_expires_at = NULL, not_before = NULL,
-                   error = 'released to the manifest'
-                 WHERE snapshot = ?1 AND state IN (0, 1, 2)",
-                params![snapshot],
-            )?;
-            self.execute(
-                "UPDATE shards SET error = 'released to the manifest' WHERE snapshot = ?1 AND state = 5",
-                params![snapshot],
-            )?;
-            self.execute("UPDATE snapshots SET released_at = ?2 WHERE snapshot = ?1", params![snapshot, now_ms()])?;
-            self.for_each_held(snapshot, each)
-        })
-    }
-
     /// The ids of a snapshot's microshards that are held, in plan order.
     pub fn for_each_held(&self, snapshot: i64, each: &mut dyn FnMut(i64)) -> Result<u64> {
         let mut select = self

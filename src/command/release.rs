@@ -10,6 +10,7 @@ use super::sync_back::connect;
 use super::{Exit, claims};
 use crate::cli;
 use crate::manifest::{Held, HolderFile};
+use crate::monitor::human;
 
 pub(super) fn run(args: &cli::SyncBack, out: &mut dyn Write) -> Result<Exit> {
     let path = &args.queue.queue.queue;
@@ -32,7 +33,9 @@ pub(super) fn run(args: &cli::SyncBack, out: &mut dyn Write) -> Result<Exit> {
     for snapshot in queue.snapshots()? {
         // The queue first: should the second half fail, the lease runs out, and nothing is worked twice.
         let mut ids = Vec::new();
-        released.microshards += queue.release_unworked(snapshot.snapshot, &mut |id| ids.push(id))?;
+        let of_snapshot = queue.release_unworked(snapshot.snapshot, &mut |id| ids.push(id))?;
+        released.microshards += of_snapshot.microshards;
+        released.failed_again += of_snapshot.failed_again;
         if let Held::Postgres { claim, server } = Held::parse(&snapshot.claim)? {
             let mut postgres = connect(args, &claim, &server)?;
             released.rows += postgres.give_back(&claim, &mut ids.into_iter())?;
@@ -46,20 +49,34 @@ pub(super) fn run(args: &cli::SyncBack, out: &mut dyn Write) -> Result<Exit> {
 #[derive(Debug, Default)]
 struct Released {
     microshards: u64,
+    failed_again: u64,
     rows: u64,
     slices: u64,
 }
 
 impl Released {
     fn print(&self, as_json: bool, out: &mut dyn Write) -> Result<Exit> {
-        let Released { microshards, rows, slices } = self;
+        let Released { microshards, failed_again, rows, slices } = *self;
         if as_json {
-            let released = json!({"microshards": microshards, "rows_given_back": rows, "slices_released": slices});
+            let released = json!({
+                "microshards": microshards, "failed_again": failed_again, "rows_given_back": rows,
+                "slices_released": slices,
+            });
             writeln!(out, "{released}")?;
-        } else {
+            return Ok(Exit::Done);
+        }
+        writeln!(
+            out,
+            "{} microshards are released; {} rows and {} slices went back to the manifest",
+            human::count(microshards),
+            human::count(rows),
+            human::count(slices)
+        )?;
+        if failed_again > 0 {
             writeln!(
                 out,
-                "{microshards} microshards are released; {rows} rows and {slices} slices went back to the manifest"
+                "{} microshards that waited to be retried are failed again: `retry` brings them back in this queue",
+                human::count(failed_again)
             )?;
         }
         Ok(Exit::Done)
