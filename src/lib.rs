@@ -48,6 +48,7 @@ pub mod stop;
 pub mod monitor;
 pub mod demo;
 pub mod error;
+pub mod hint;
 #[cfg(feature = "test-faults")]
 mod faults;
 pub mod hex;

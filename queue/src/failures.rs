@@ -74,7 +74,7 @@ impl Queue {
     /// Puts failed microshards into new shards. Held shards whose failures are brought back become pending whole.
     ///
     /// # Errors
-    /// Where a snapshot or another retry is at work, or a named microshard has not failed.
+    /// Where a snapshot or another retry is at work, or a named microshard, or none of a named language, has failed.
     pub fn retry(&self, selection: &RetrySelection, name: &NameShard) -> Result<Retried> {
         let Acquired::Ours(_lock) = Lock::acquire(&self.path, LockKind::Intake)? else {
             return Err(Error::Input(
@@ -83,18 +83,24 @@ impl Queue {
         };
         let mut chosen = Vec::new();
         let mut not_failed: BTreeSet<i64> = selection.microshard_ids.iter().copied().collect();
+        let mut without: BTreeSet<&str> = selection.languages.iter().map(String::as_str).collect();
         self.for_each_failure(&mut |failure| {
             if selection.takes(&failure) {
                 chosen.push(failure.seq);
                 not_failed.remove(&failure.microshard_id);
+                without.remove(failure.language.as_str());
             }
             Ok(())
         })?;
         if !not_failed.is_empty() {
             let ids: Vec<String> = not_failed.iter().map(i64::to_string).collect();
-            return Err(Error::Input(format!(
-                "microshards {} have not failed here: `compact-local failures` lists those that have",
-                ids.join(", ")
+            return Err(Error::NotFailed(format!("microshards {} have not failed here", ids.join(", "))));
+        }
+        if !without.is_empty() {
+            let languages: Vec<&str> = without.into_iter().collect();
+            return Err(Error::NotFailed(format!(
+                "no microshard of language {} has failed here",
+                languages.join(", ")
             )));
         }
         self.drop_unplanned()?;

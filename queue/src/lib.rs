@@ -50,7 +50,7 @@ pub use finish::{DEFERRALS_MAX, Failure, Finish, Finished, Outcome, Receipt};
 pub use intake::{Cut, GroupTotals, Intake, NameShard, NewSnapshot, Number, Planned, Planner, Size, SizesPass};
 pub use lock::{Acquired, Lock, LockKind, real, with_suffix};
 pub use releasing::Released;
-pub use results::{Consumed, MicroshardState, PlannedShard, Snapshot, UnsyncedFailure};
+pub use results::{Consumed, HeldFor, MicroshardState, PlannedShard, Refused, Snapshot, UnsyncedFailure};
 pub use runner::{DEATHS_MAX, Recovery, Runner, RunnerState, SUSPECTS};
 pub use service::{Claimed, Client, LEASE, Request};
 pub use staging::Item;

@@ -6,6 +6,9 @@ use rusqlite::params;
 use crate::error::{Named, Result};
 use crate::file::{Queue, now_ms};
 
+/// What a held shard's `error` says where it was released; the statements of the queue have it as text.
+pub(crate) const RELEASED: &str = "released to the manifest";
+
 /// What `release` did to a snapshot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Released {
@@ -23,14 +26,13 @@ impl Queue {
         self.transaction(|| {
             let failed_again = self.undo_retries(snapshot)?;
             self.execute(
-                "UPDATE shards SET state = 5, owner = NULL, lease_expires_at = NULL, not_before = NULL,
-                   error = 'released to the manifest'
+                "UPDATE shards SET state = 5, owner = NULL, lease_expires_at = NULL, not_before = NULL, error = ?2
                  WHERE snapshot = ?1 AND state IN (0, 1, 2)",
-                params![snapshot],
+                params![snapshot, RELEASED],
             )?;
             self.execute(
-                "UPDATE shards SET error = 'released to the manifest' WHERE snapshot = ?1 AND state = 5",
-                params![snapshot],
+                "UPDATE shards SET error = ?2 WHERE snapshot = ?1 AND state = 5",
+                params![snapshot, RELEASED],
             )?;
             self.execute("UPDATE snapshots SET released_at = ?2 WHERE snapshot = ?1", params![snapshot, now_ms()])?;
             Ok(Released { microshards: self.for_each_held(snapshot, each)?, failed_again })

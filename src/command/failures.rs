@@ -9,6 +9,7 @@ use serde_json::json;
 use super::Exit;
 use crate::cli::QueueJson;
 use crate::error::shown_uri;
+use crate::monitor::human::one_line;
 
 pub(super) fn run(args: &QueueJson, out: &mut dyn Write) -> Result<Exit> {
     let queue = Queue::open(&args.queue.queue)?;
@@ -32,11 +33,11 @@ pub(super) fn run(args: &QueueJson, out: &mut dyn Write) -> Result<Exit> {
         } else {
             writeln!(
                 out,
-                "{}\t{}\t{}\t{} (attempts {})",
+                "{}\t{}\t{}\t{}\t{}",
                 failure.microshard_id,
                 failure.language,
                 shown_uri(&failure.uri),
-                failure.sentence,
+                one_line(&failure.sentence),
                 failure.tries
             )
         };

@@ -1,6 +1,7 @@
 //! `release`: what is unworked goes back to the manifest, rows and slices, for another machine to take.
 
 use std::io::Write;
+use std::path::Path;
 
 use anyhow::{Result, bail};
 use microshard_queue::{Acquired, Lock, LockKind, Queue};
@@ -9,6 +10,7 @@ use serde_json::json;
 use super::sync_back::connect;
 use super::{Exit, claims};
 use crate::cli;
+use crate::hint;
 use crate::manifest::{Held, HolderFile};
 use crate::monitor::human;
 
@@ -24,7 +26,7 @@ pub(super) fn run(args: &cli::SyncBack, out: &mut dyn Write) -> Result<Exit> {
     let Acquired::Ours(_lock) = Lock::acquire(path, LockKind::Runner)? else {
         bail!("a runner is at work on {}: stop it first (Ctrl-C), then release", path.display());
     };
-    refuse_unsynced(&queue)?;
+    refuse_unsynced(&queue, path)?;
     give_back_lost(args, &mut released)?;
     // A snapshot would tell what is given away as known, and then take it apart without having copied it.
     let Acquired::Ours(_intake) = Lock::acquire(path, LockKind::Intake)? else {
@@ -99,12 +101,13 @@ fn give_back_lost(args: &cli::SyncBack, released: &mut Released) -> Result<bool>
 }
 
 /// What is published but not written back would be built again by whoever takes what is released.
-fn refuse_unsynced(queue: &Queue) -> Result<()> {
+fn refuse_unsynced(queue: &Queue, path: &Path) -> Result<()> {
     for snapshot in queue.snapshots()? {
         let unsynced = queue.unsynced_shards(snapshot.snapshot, 0, u64::MAX)?.len();
         if unsynced > 0 && matches!(Held::parse(&snapshot.claim)?, Held::Postgres { .. }) {
             bail!(
-                "{unsynced} published shards are not written back: run `compact-local sync-back` first, then release"
+                "{unsynced} published shards are not written back: run `{}` first, then release",
+                hint::command("sync-back", path)
             );
         }
     }

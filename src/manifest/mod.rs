@@ -22,12 +22,14 @@ mod service;
 mod settings;
 mod stage;
 mod sync;
+mod tally;
 mod tls;
 
 pub use self::held::Held;
 pub use self::holder::HolderFile;
 pub use self::init::schema;
 pub use self::postgres::{Postgres, is_postgres};
+pub use self::tally::Tally;
 
 pub mod listing;
 

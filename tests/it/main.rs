@@ -47,5 +47,6 @@ mod store_sources;
 mod store_uri;
 mod supervisor;
 mod tidy;
+mod told;
 mod verify;
 mod world;

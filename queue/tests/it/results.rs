@@ -97,7 +97,8 @@ fn retry_takes_what_is_selected_and_names_what_has_not_failed() {
     let one = RetrySelection { microshard_ids: vec![2, 2], ..RetrySelection::default() };
     assert_eq!(queue.retry(&one, &name).expect("is named twice, and retried").microshards, 1);
     let nothing_left = RetrySelection { languages: vec!["de".into()], ..RetrySelection::default() };
-    assert_eq!(queue.retry(&nothing_left, &name).expect("retries").microshards, 0);
+    let refused = queue.retry(&nothing_left, &name).expect_err("none is failed").to_string();
+    assert_eq!(refused, "no microshard of language de has failed here");
     assert_sound(&queue);
 }
 
