@@ -15,8 +15,8 @@ pub struct Cli {
     pub command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 done, 1 error, 2 usage, 3 finished but some microshards failed, \
-4 another runner is at work, 130 interrupted.";
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 error, 2 usage, 3 finished, but something is missing from the \
+dataset, 4 another runner is at work, 130 interrupted.";
 
 /// The subcommands, in the order a job goes through them.
 #[derive(Debug, Subcommand)]
@@ -47,11 +47,14 @@ pub enum Command {
     Demo(Demo),
 }
 
+/// The queue file, unless told otherwise.
+pub const QUEUE_DEFAULT: &str = "compact-queue.db";
+
 /// Where the queue file is.
 #[derive(Debug, Clone, Args)]
 pub struct QueueFile {
     /// The queue file.
-    #[arg(long, value_name = "FILE", default_value = "compact-queue.db", env = "COMPACT_QUEUE")]
+    #[arg(long, value_name = "FILE", default_value = QUEUE_DEFAULT, env = "COMPACT_QUEUE")]
     pub queue: PathBuf,
 }
 
@@ -140,13 +143,13 @@ pub enum PartialShards {
 #[derive(Debug, Clone, Args)]
 pub struct PlanArgs {
     /// Rows a shard holds at most.
-    #[arg(long, value_name = "N", default_value_t = 17_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 17_000, value_parser = whole)]
     pub shard_rows: u64,
     /// Input bytes a shard holds at most, as the manifest counts them.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub shard_bytes: Option<u64>,
     /// Microshards a shard holds at most; needed where the manifest has no counts.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole)]
     pub shard_microshards: Option<u64>,
     /// What happens to the rest that does not fill a shard.
     #[arg(long, value_enum, default_value = "spread")]
@@ -172,7 +175,7 @@ pub struct Intake {
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub language: Vec<String>,
     /// Take at most this many microshards.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole)]
     pub limit: Option<u64>,
     /// How shards are cut.
     #[command(flatten)]
@@ -219,6 +222,11 @@ pub enum OnFailure {
     Hold,
 }
 
+/// zstd's level, unless told otherwise.
+pub const LEVEL_DEFAULT: i32 = 3;
+/// What a microshard decodes to at most, unless told otherwise.
+pub const MICROSHARD_BYTES_DEFAULT: &str = "64MiB";
+
 /// Arguments of `run`.
 #[derive(Debug, Clone, Args)]
 pub struct Run {
@@ -238,7 +246,7 @@ pub struct Run {
     #[arg(long, value_name = "DIR|URL")]
     pub output: String,
     /// Compression level of zstd.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=22))]
+    #[arg(long, value_name = "N", default_value_t = LEVEL_DEFAULT, value_parser = clap::value_parser!(i32).range(1..=22))]
     pub level: i32,
     /// How a shard is cut into zstd frames: one; whole rows of at most SIZE (4MiB) a frame, to read a few of them alone; or
     /// the microshards' own, not encoded again.
@@ -248,7 +256,7 @@ pub struct Run {
     #[arg(long, value_name = "BYTES", default_value = "2GiB", value_parser = bytes)]
     pub memory: u64,
     /// A microshard that is larger than this when decoded fails.
-    #[arg(long, value_name = "BYTES", default_value = "64MiB", value_parser = bytes)]
+    #[arg(long, value_name = "BYTES", default_value = MICROSHARD_BYTES_DEFAULT, value_parser = bytes)]
     pub max_microshard_bytes: u64,
     /// What a shard does when some of its microshards failed.
     #[arg(long, value_enum, default_value = "skip")]
@@ -390,6 +398,14 @@ pub struct Demo {
     /// Download threads.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub threads: u16,
+}
+
+/// Parses a whole number from 1 on.
+fn whole(text: &str) -> Result<u64, String> {
+    text.parse()
+        .ok()
+        .filter(|number| *number > 0)
+        .ok_or_else(|| "write a whole number from 1 on, such as 5000".to_owned())
 }
 
 /// Parses `64MiB`, `2GiB`, `500kB`, `1000`.

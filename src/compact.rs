@@ -245,7 +245,8 @@ fn work(shared: &Shared<'_>, owner: &str) -> Result<()> {
             let lane = thread::Builder::new().name(format!("lane-{index}")).spawn_scoped(scope, move || {
                 let _stop = StopOnPanic(stop);
                 let output = &config.output;
-                let tools = Tools { fetch, builders, readers, slots, gate, store, output, queue: &client };
+                let queue_path = &config.queue;
+                let tools = Tools { fetch, builders, readers, slots, gate, store, output, queue: &client, queue_path };
                 lane::run(&Lane { tools, budget, job_bytes: needs.job, park, monitor }).inspect_err(|_| stop.set())
             });
             working.push(lane.context("failed to start the lanes")?);

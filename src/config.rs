@@ -146,24 +146,47 @@ impl Output {
         text.map(|text| serde_json::from_str(&text).context("the queue's output options cannot be read")).transpose()
     }
 
+    /// What `run --output` alone means.
+    pub fn unless_told_otherwise(location: String) -> Output {
+        Output {
+            location,
+            level: cli::LEVEL_DEFAULT,
+            frames: Frames::default(),
+            max_microshard_bytes: cli::bytes(cli::MICROSHARD_BYTES_DEFAULT).unwrap_or(u64::MAX),
+            hold_on_failure: false,
+        }
+    }
+
+    /// The flags of `run` that mean this output, each with its value; without those that say what is the default.
+    pub fn flags(&self) -> Vec<(&'static str, String)> {
+        let mut flags = self.differing_flags(&Output::unless_told_otherwise(self.location.clone()));
+        flags.insert(0, ("--output", self.location.clone()));
+        flags
+    }
+
     /// As flags, those that differ from `other`'s.
     fn differing(&self, other: &Output) -> String {
+        let flags = self.differing_flags(other);
+        flags.iter().map(|(flag, value)| format!("{flag} {value}")).collect::<Vec<_>>().join(" ")
+    }
+
+    fn differing_flags(&self, other: &Output) -> Vec<(&'static str, String)> {
         let mut flags = Vec::new();
         if self.location != other.location {
-            flags.push(format!("--output {}", self.location));
+            flags.push(("--output", self.location.clone()));
         }
         if self.level != other.level {
-            flags.push(format!("--level {}", self.level));
+            flags.push(("--level", self.level.to_string()));
         }
         if self.frames != other.frames {
-            flags.push(format!("--frames {}", self.frames));
+            flags.push(("--frames", self.frames.to_string()));
         }
         if self.max_microshard_bytes != other.max_microshard_bytes {
-            flags.push(format!("--max-microshard-bytes {}", self.max_microshard_bytes));
+            flags.push(("--max-microshard-bytes", self.max_microshard_bytes.to_string()));
         }
         if self.hold_on_failure != other.hold_on_failure {
-            flags.push(format!("--on-failure {}", if self.hold_on_failure { "hold" } else { "skip" }));
+            flags.push(("--on-failure", if self.hold_on_failure { "hold" } else { "skip" }.to_owned()));
         }
-        flags.join(" ")
+        flags
     }
 }

@@ -1,6 +1,8 @@
 //! One job, from its claim to its outcome, top to bottom: fetch, build, publish. What goes wrong with a microshard or a
 //! shard is data, an outcome; what goes wrong with the run is an error, and fails nothing.
 
+use std::path::Path;
+
 use microshard_queue::{Client, Failure, Finish, Job, Outcome, Receipt, now_ms};
 
 use crate::build::{Appended, Built, Pause, Readers, ShardBuilder};
@@ -9,6 +11,7 @@ use crate::error::{StoreError, Trouble};
 use crate::faults::passed;
 use crate::fetch::{Bodies, Fetch, Fetched};
 use crate::format::EXTENSION;
+use crate::hint;
 use crate::isolate::Gate;
 use crate::monitor::Event;
 use crate::naming;
@@ -33,6 +36,8 @@ pub struct Tools<'a> {
     pub output: &'a Output,
     /// The record of uploads in parts.
     pub queue: &'a Client,
+    /// The queue's file, for hints.
+    pub queue_path: &'a Path,
 }
 
 /// Trouble of the run, not of the job.
@@ -44,7 +49,7 @@ pub enum RunError {
         /// What happened.
         error: StoreError,
         /// What to do.
-        advice: &'static str,
+        advice: Box<str>,
     },
     /// The queue refused.
     #[error(transparent)]
@@ -68,7 +73,11 @@ enum Build {
 /// Works one job. `bodies` may hold what an earlier attempt fetched, and keeps what this one did.
 pub fn run(job: &Job, bodies: &mut Bodies<'_>, tools: &Tools<'_>) -> Result<Finish, RunError> {
     let mut work = Work { job, bodies, failures: Vec::new() };
-    let slept = match tools.fetch.fetch_all(job, work.bodies, &mut work.failures).map_err(input_trouble)? {
+    let slept = match tools
+        .fetch
+        .fetch_all(job, work.bodies, &mut work.failures)
+        .map_err(|error| input_trouble(error, tools))?
+    {
         Fetched::All { slept } => slept,
         Fetched::Stopped => return Ok(work.end(Outcome::Released)),
         Fetched::Later(later) => {
@@ -138,7 +147,7 @@ impl Work<'_, '_> {
                 self.bodies.remove(member.seq);
                 return Ok(Some(deferred(self.job, &error, tools)));
             }
-            Err(error) if error.trouble == Trouble::Misconfigured => return Err(input_trouble(error)),
+            Err(error) if error.trouble == Trouble::Misconfigured => return Err(input_trouble(error, tools)),
             // It is gone meanwhile: what was downloaded before is judged as it is.
             Err(_) => {}
         }
@@ -241,17 +250,24 @@ fn unlogged(key: &str, error: microshard_queue::Error) -> StoreError {
     }
 }
 
-fn input_trouble(error: StoreError) -> RunError {
+fn input_trouble(error: StoreError, tools: &Tools<'_>) -> RunError {
     let advice = match error.trouble {
         Trouble::Gone => {
-            ": no object has been served so far and many are missing; is --source right? If not, run `compact-local release`, \
-             then snapshot again with the right one; no microshard was failed for it"
+            let release = hint::command("release", tools.queue_path);
+            return RunError::Store {
+                error,
+                advice: format!(
+                    ": no object has been served so far and many are missing; is --source right? If not, run `{release}`, \
+                     then snapshot again with the right one; no microshard was failed for it"
+                )
+                .into(),
+            };
         }
         Trouble::Denied => ": it serves hardly any object to us; check credentials and permissions, then run again",
         Trouble::Misconfigured => ": set this right, then run again; no microshard was failed for it",
         _ => ": its origin has not answered for a while; run again when it does; no microshard was failed for it",
     };
-    RunError::Store { error, advice }
+    RunError::Store { error, advice: advice.into() }
 }
 
 fn output_trouble(error: StoreError) -> RunError {
@@ -262,5 +278,5 @@ fn output_trouble(error: StoreError) -> RunError {
         Trouble::Local => ": check free space and permissions, then run again; nothing committed is lost",
         _ => ": set this right, then run again; nothing committed is lost",
     };
-    RunError::Store { error, advice }
+    RunError::Store { error, advice: advice.into() }
 }

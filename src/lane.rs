@@ -86,9 +86,12 @@ fn tell(monitor: &dyn Monitor, job: &Job, finish: &Finish, finished: Finished) {
             let delay = Duration::from_millis((until_ms - now_ms()).max(0) as u64);
             monitor.event(&Event::ShardDeferred { language, shard, delay, why: why.clone() });
         }
-        Outcome::Failed(why) | Outcome::Held(why) => {
+        Outcome::Failed(why) => {
             let microshards = job.members.len() as u64;
             monitor.event(&Event::ShardFailed { language, shard, microshards, sentence: why.clone() });
+        }
+        Outcome::Held(why) => {
+            monitor.event(&Event::ShardHeld { language, shard, microshards, failed, why: why.clone() });
         }
         Outcome::Released => {}
     }

@@ -58,6 +58,7 @@ pub mod stop;
 pub mod monitor;
 pub mod demo;
 pub mod error;
+pub mod hint;
 mod faults;
 pub mod hex;
 pub mod interrupt;

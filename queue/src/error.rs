@@ -56,6 +56,9 @@ pub enum Error {
     /// The caller's input cannot be taken.
     #[error("{0}")]
     Input(String),
+    /// What is to be retried has not failed; says which.
+    #[error("{0}")]
+    NotFailed(String),
     /// The thread that owns the connection is gone; its own error says why.
     #[error("the queue's writer has stopped")]
     Stopped,

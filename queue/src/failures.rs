@@ -74,7 +74,7 @@ impl Queue {
     /// Puts failed microshards into new shards. Held shards whose failures are brought back become pending whole.
     ///
     /// # Errors
-    /// Where a snapshot or another retry is at work, or a named microshard has not failed.
+    /// Where a snapshot or another retry is at work, or a named microshard, or none of a named language, has failed.
     pub fn retry(&self, selection: &RetrySelection, name: &NameShard) -> Result<Retried> {
         let Acquired::Ours(_lock) = Lock::acquire(&self.path, LockKind::Intake)? else {
             return Err(Error::Input(
@@ -83,18 +83,24 @@ impl Queue {
         };
         let mut chosen = Vec::new();
         let mut not_failed: BTreeSet<i64> = selection.microshard_ids.iter().copied().collect();
+        let mut without: BTreeSet<&str> = selection.languages.iter().map(String::as_str).collect();
         self.for_each_failure(&mut |failure| {
             if selection.takes(&failure) {
                 chosen.push(failure.seq);
                 not_failed.remove(&failure.microshard_id);
+                without.remove(failure.language.as_str());
             }
             Ok(())
         })?;
         if !not_failed.is_empty() {
             let ids: Vec<String> = not_failed.iter().map(i64::to_string).collect();
-            return Err(Error::Input(format!(
-                "microshards {} have not failed here: `compact-local failures` lists those that have",
-                ids.join(", ")
+            return Err(Error::NotFailed(format!("microshards {} have not failed here", ids.join(", "))));
+        }
+        if !without.is_empty() {
+            let languages: Vec<&str> = without.into_iter().collect();
+            return Err(Error::NotFailed(format!(
+                "no microshard of language {} has failed here",
+                languages.join(", ")
             )));
         }
         self.drop_unplanned()?;
@@ -168,14 +174,7 @@ impl Queue {
             })
             .named("read", &self.path)?;
         for (source, grp, snapshot, run, snapshot_number, language, run_id) in sources {
-            let number: u32 = self
-                .conn
-                .query_row(
-                    "SELECT coalesce(max(number) + 1, 0) FROM shards WHERE grp = ?1 AND snapshot = ?2",
-                    params![grp, snapshot],
-                    |row| row.get(0),
-                )
-                .named("read", &self.path)?;
+            let number = self.next_number(grp, snapshot)?;
             let shard_name = name(&run_id, &language, snapshot_number, number);
             self.copy_failures(source, run)?;
             self.execute(
@@ -195,6 +194,18 @@ impl Queue {
             retried.shards += 1;
         }
         Ok(())
+    }
+
+    /// The next number of a shard: that of one which `release` took apart is not given again.
+    fn next_number(&self, grp: i64, snapshot: i64) -> Result<u32> {
+        self.conn
+            .query_row(
+                "SELECT 1 + max(coalesce((SELECT max(number) FROM shards WHERE grp = ?1 AND snapshot = ?2), -1),
+                   coalesce((SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'retries:' || ?1 || ':' || ?2), -1))",
+                params![grp, snapshot],
+                |row| row.get(0),
+            )
+            .named("read", &self.path)
     }
 
     fn copy_failures(&self, source: i64, run: i64) -> Result<()> {

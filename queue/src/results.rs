@@ -1,11 +1,14 @@
 //! What has been published, for `verify`, the dataset index and `sync-back`; and the marks sync-back leaves.
 
+use std::collections::BTreeMap;
+
 use rusqlite::{Row, params};
 
 use crate::claim::Member;
 use crate::error::{Named, Result};
 use crate::file::{Queue, now_ms};
 use crate::finish::Receipt;
+use crate::releasing::RELEASED;
 
 /// A snapshot, as sync-back needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +62,26 @@ pub struct PlannedShard {
     pub synced: bool,
     /// Why sync-back refused it.
     pub refused: Option<String>,
+}
+
+/// Why a shard is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeldFor {
+    /// A remainder that does not fill a shard: a later snapshot plans it again.
+    Remainder,
+    /// Some of its microshards failed: `retry` brings it back.
+    Retry,
+    /// Released: it is the manifest's.
+    Manifest,
+}
+
+/// What the manifest refused.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Refused {
+    /// Published shards: their objects are orphans.
+    pub shards: u64,
+    /// Failures of microshards.
+    pub failures: u64,
 }
 
 /// One microshard of a published shard, as sync-back must find it in the manifest.
@@ -140,6 +163,24 @@ impl Queue {
             each(planned_shard(row).named("read", &self.path)?)?;
         }
         Ok(())
+    }
+
+    /// What the manifest counts for the microshards that are not built with their shard, as they failed: rows and bytes by
+    /// shard.
+    pub fn left_out(&self) -> Result<BTreeMap<i64, (u64, u64)>> {
+        self.conn
+            .prepare(
+                "SELECT e.shard, coalesce(sum(m.rows), 0), coalesce(sum(m.bytes), 0)
+                 FROM exceptions e JOIN microshards m ON m.seq = e.seq GROUP BY e.shard",
+            )
+            .and_then(|mut select| {
+                let sums = |row: &Row<'_>| {
+                    let count = |index: usize| row.get::<_, i64>(index).map(|sum| sum as u64);
+                    Ok((row.get(0)?, (count(1)?, count(2)?)))
+                };
+                select.query_map([], sums)?.collect()
+            })
+            .named("read", &self.path)
     }
 
     /// Input bytes of the largest shard that is not done, as the manifest counts them; `None` where it doesn't.
@@ -253,24 +294,16 @@ impl Queue {
             .named("read", &self.path)
     }
 
-    /// Takes a snapshot's unworked shards out of the queue, for `release`: they become held, and stay so until a snapshot
-    /// lists them again. Callers hold the runner lock, so claims are a dead runner's. Returns the ids of their
-    /// microshards through `each`.
-    pub fn release_unworked(&self, snapshot: i64, each: &mut dyn FnMut(i64)) -> Result<u64> {
-        self.transaction(|| {
-            self.execute(
-                "UPDATE shards SET state = 5, owner = NULL, lease_expires_at = NULL, not_before = NULL,
-                   error = 'released to the manifest'
-                 WHERE snapshot = ?1 AND state IN (0, 1, 2)",
-                params![snapshot],
-            )?;
-            self.execute(
-                "UPDATE shards SET error = 'released to the manifest' WHERE snapshot = ?1 AND state = 5",
-                params![snapshot],
-            )?;
-            self.execute("UPDATE snapshots SET released_at = ?2 WHERE snapshot = ?1", params![snapshot, now_ms()])?;
-            self.for_each_held(snapshot, each)
-        })
+    /// How much the manifest refused.
+    pub fn refused(&self) -> Result<Refused> {
+        self.conn
+            .query_row(
+                "SELECT (SELECT count(*) FROM shards WHERE refused IS NOT NULL),
+                        (SELECT count(*) FROM exceptions WHERE refused IS NOT NULL)",
+                [],
+                |row| Ok(Refused { shards: row.get::<_, i64>(0)? as u64, failures: row.get::<_, i64>(1)? as u64 }),
+            )
+            .named("read", &self.path)
     }
 
     /// The ids of a snapshot's microshards that are held, in plan order.
@@ -320,6 +353,24 @@ impl Queue {
             each(state.named("read", &self.path)?)?;
         }
         Ok(())
+    }
+}
+
+impl PlannedShard {
+    /// Why it is held; `None` where it is not.
+    pub fn held_for(&self) -> Option<HeldFor> {
+        (self.state == 5).then_some(match self.error.as_deref() {
+            None => HeldFor::Remainder,
+            Some(RELEASED) => HeldFor::Manifest,
+            Some(_) => HeldFor::Retry,
+        })
+    }
+}
+
+impl Refused {
+    /// Results of either kind.
+    pub fn total(&self) -> u64 {
+        self.shards + self.failures
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::Exit;
 use crate::cat::{Object, RowRange, Wanted, cat};
@@ -14,6 +14,9 @@ use crate::store::{self, ObjectUri, StoreError, StoreSettings, uri};
 
 pub(super) fn run(args: &cli::Cat, out: &mut dyn Write) -> Result<Exit> {
     let settings = StoreSettings::from_args(&args.store)?;
+    if Path::new(&args.shard).is_dir() {
+        bail!("{} is a directory: name one shard in it, as index.json lists them", args.shard);
+    }
     let uri = resolve(&args.shard)?;
     let store = store::open_origin(&uri.origin, &settings, 1)?;
     let patience = Patience::default();

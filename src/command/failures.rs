@@ -32,7 +32,7 @@ pub(super) fn run(args: &QueueJson, out: &mut dyn Write) -> Result<Exit> {
         } else {
             writeln!(
                 out,
-                "{}\t{}\t{}\t{} (attempts {})",
+                "{}\t{}\t{}\t{}\t{}",
                 failure.microshard_id,
                 one_line(&failure.language),
                 shown_uri(&failure.uri),

@@ -27,8 +27,8 @@ use crate::cli::Command;
 pub enum Exit {
     /// 0
     Done,
-    /// 3: finished, some microshards failed.
-    SomeFailed,
+    /// 3: finished, but something that was planned is not in the dataset.
+    Incomplete,
     /// 4: another runner is at work.
     Busy,
     /// 130
@@ -40,7 +40,7 @@ impl Exit {
     pub fn code(self) -> i32 {
         match self {
             Exit::Done => 0,
-            Exit::SomeFailed => 3,
+            Exit::Incomplete => 3,
             Exit::Busy => 4,
             Exit::Interrupted => 130,
         }

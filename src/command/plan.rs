@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use microshard_queue::Queue;
+use microshard_queue::{GroupStatus, HeldFor, PlannedShard, Queue};
 use serde_json::{Value, json};
 
 use super::Exit;
@@ -14,12 +14,46 @@ use super::table::Table;
 use crate::cli;
 use crate::monitor::human;
 
-/// What is planned for one (run, language).
+/// Microshards that are held, by the reason.
+#[derive(Debug, Default, Clone, Copy)]
+struct Held {
+    remainders: u64,
+    for_retry: u64,
+    released: u64,
+}
+
+impl Held {
+    fn add(&mut self, shard: &PlannedShard, why: HeldFor) {
+        match why {
+            HeldFor::Remainder => self.remainders += shard.members,
+            HeldFor::Retry => self.for_retry += shard.members,
+            HeldFor::Manifest => self.released += shard.members,
+        }
+    }
+
+    fn total(&self) -> u64 {
+        self.remainders + self.for_retry + self.released
+    }
+
+    fn line(&self) -> String {
+        let reasons = [
+            (self.remainders, "do not fill a shard"),
+            (self.for_retry, "wait for `retry`"),
+            (self.released, "were released"),
+        ];
+        let reasons = reasons.iter().filter(|(count, _)| *count > 0);
+        let reasons: Vec<_> = reasons.map(|(count, why)| format!("{} {why}", human::count(*count))).collect();
+        format!("{} microshards are held: {}", human::count(self.total()), reasons.join(", "))
+    }
+}
+
+/// What is planned for one (run, language): of all shards that are not held and have not come to nothing, without the
+/// microshards that failed.
 #[derive(Debug, Default)]
 struct Group {
     microshards: u64,
     shards: u64,
-    held_microshards: u64,
+    held: Held,
     failed_shards: u64,
     /// `None` where the manifest has no counts.
     rows: Option<u64>,
@@ -42,7 +76,9 @@ pub(super) fn run(args: &cli::Plan, out: &mut dyn Write) -> Result<Exit> {
 }
 
 fn print(path: &Path, as_json: bool, out: &mut dyn Write) -> Result<()> {
-    let groups = groups(path)?;
+    let queue = Queue::open(path)?;
+    let groups = groups(&queue)?;
+    let failed = GroupStatus::total(&queue.status()?).microshards.failed;
     if as_json {
         writeln!(out, "{:#}", groups.iter().map(json).collect::<Value>())?;
         return Ok(());
@@ -60,54 +96,89 @@ fn print(path: &Path, as_json: bool, out: &mut dyn Write) -> Result<()> {
         "held",
         "closed by",
     ]);
-    for ((run_id, language), group) in &groups {
+    let all = Group::all(groups.values());
+    let named = groups.iter().map(|((run_id, language), group)| (format!("{run_id}/{language}"), group));
+    for (name, group) in named.chain([("all".to_owned(), &all)]) {
         let closed: Vec<String> = group.closed_by.iter().map(|(by, count)| format!("{by} {count}")).collect();
-        let mut cells = vec![format!("{run_id}/{language}")];
+        let mut cells = vec![name];
         cells.extend([group.microshards, group.shards].map(human::count));
         let unknown = || "unknown".to_owned();
         cells.extend([group.rows, group.smallest, group.largest].map(|rows| rows.map_or_else(unknown, human::count)));
         cells.push(group.bytes.map_or_else(|| "unknown".to_owned(), human::bytes));
-        cells.extend([group.microshards, group.shards, group.held_microshards].map(human::count));
+        cells.extend([group.microshards, group.shards, group.held.total()].map(human::count));
         cells.push(closed.join(", "));
         table.row(cells);
     }
     table.print(out)?;
-    let held: u64 = groups.values().map(|group| group.held_microshards).sum();
-    if held > 0 {
-        writeln!(
-            out,
-            "{} microshards are held: they do not fill a shard, wait for `retry`, or were released",
-            human::count(held)
-        )?;
+    if all.held.total() > 0 {
+        writeln!(out, "{}", all.held.line())?;
+    }
+    if failed > 0 {
+        writeln!(out, "{} microshards failed and are not counted", human::count(failed))?;
     }
     Ok(())
 }
 
-fn groups(path: &Path) -> Result<BTreeMap<(String, String), Group>> {
-    let queue = Queue::open(path)?;
+fn groups(queue: &Queue) -> Result<BTreeMap<(String, String), Group>> {
+    let left_out = queue.left_out()?;
     let mut groups: BTreeMap<(String, String), Group> = BTreeMap::new();
     queue.for_each_shard(&mut |shard| -> Result<()> {
-        let group = groups.entry((shard.run_id, shard.language)).or_default();
-        match shard.state {
-            5 => group.held_microshards += shard.members,
-            4 => group.failed_shards += 1,
-            _ => {
-                if group.shards == 0 {
-                    (group.rows, group.bytes) = (Some(0), Some(0));
-                    (group.smallest, group.largest) = (shard.rows_planned, shard.rows_planned);
-                }
-                group.shards += 1;
-                group.microshards += shard.members;
-                group.rows = group.rows.zip(shard.rows_planned).map(|(sum, rows)| sum + rows);
-                group.smallest = group.smallest.zip(shard.rows_planned).map(|(smallest, rows)| smallest.min(rows));
-                group.largest = group.largest.zip(shard.rows_planned).map(|(largest, rows)| largest.max(rows));
-                group.bytes = group.bytes.zip(shard.bytes_planned).map(|(sum, bytes)| sum + bytes);
-                *group.closed_by.entry(shard.closed_by).or_default() += 1;
-            }
+        let group = groups.entry((shard.run_id.clone(), shard.language.clone())).or_default();
+        match (shard.held_for(), shard.state) {
+            (Some(why), _) => group.held.add(&shard, why),
+            (None, 4) => group.failed_shards += 1,
+            (None, _) => group.add(&Group::of(shard, &left_out)),
         }
         Ok(())
     })?;
     Ok(groups)
+}
+
+impl Group {
+    /// One shard, without what failed of it.
+    fn of(shard: PlannedShard, left_out: &BTreeMap<i64, (u64, u64)>) -> Group {
+        let (rows, bytes) = left_out.get(&shard.shard).copied().unwrap_or_default();
+        let rows = shard.rows_planned.map(|planned| planned.saturating_sub(rows));
+        Group {
+            microshards: shard.members,
+            shards: 1,
+            rows,
+            smallest: rows,
+            largest: rows,
+            bytes: shard.bytes_planned.map(|planned| planned.saturating_sub(bytes)),
+            closed_by: BTreeMap::from([(shard.closed_by, 1)]),
+            ..Group::default()
+        }
+    }
+
+    fn all<'a>(groups: impl Iterator<Item = &'a Group>) -> Group {
+        let mut all = Group::default();
+        groups.for_each(|group| all.add(group));
+        all
+    }
+
+    fn add(&mut self, other: &Group) {
+        self.held.remainders += other.held.remainders;
+        self.held.for_retry += other.held.for_retry;
+        self.held.released += other.held.released;
+        self.failed_shards += other.failed_shards;
+        if other.shards == 0 {
+            return;
+        }
+        if self.shards == 0 {
+            (self.rows, self.bytes) = (Some(0), Some(0));
+            (self.smallest, self.largest) = (other.smallest, other.largest);
+        }
+        self.shards += other.shards;
+        self.microshards += other.microshards;
+        self.rows = self.rows.zip(other.rows).map(|(sum, rows)| sum + rows);
+        self.smallest = self.smallest.zip(other.smallest).map(|(smallest, rows)| smallest.min(rows));
+        self.largest = self.largest.zip(other.largest).map(|(largest, rows)| largest.max(rows));
+        self.bytes = self.bytes.zip(other.bytes).map(|(sum, bytes)| sum + bytes);
+        for (by, count) in &other.closed_by {
+            *self.closed_by.entry(by.clone()).or_default() += count;
+        }
+    }
 }
 
 fn json(((run_id, language), group): (&(String, String), &Group)) -> Value {
@@ -115,6 +186,10 @@ fn json(((run_id, language), group): (&(String, String), &Group)) -> Value {
         "run_id": run_id, "language": language, "microshards": group.microshards, "shards": group.shards,
         "rows": group.rows, "rows_smallest_shard": group.smallest, "rows_largest_shard": group.largest,
         "bytes_in": group.bytes, "gets": group.microshards, "puts": group.shards,
-        "held_microshards": group.held_microshards, "failed_shards": group.failed_shards, "closed_by": group.closed_by,
+        "held_microshards": group.held.total(),
+        "held_for": {
+            "remainder": group.held.remainders, "retry": group.held.for_retry, "released": group.held.released,
+        },
+        "failed_shards": group.failed_shards, "closed_by": group.closed_by,
     })
 }

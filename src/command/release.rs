@@ -1,6 +1,7 @@
 //! `release`: what is unworked goes back to the manifest, rows and slices, for another machine to take.
 
 use std::io::Write;
+use std::path::Path;
 
 use anyhow::{Result, bail};
 use microshard_queue::{Acquired, Lock, LockKind, Queue};
@@ -10,7 +11,9 @@ use super::sync_back::connect;
 use super::{Exit, claims};
 use crate::cli;
 use crate::faults::passed;
+use crate::hint;
 use crate::manifest::{Held, HolderFile};
+use crate::monitor::human;
 
 pub(super) fn run(args: &cli::SyncBack, out: &mut dyn Write) -> Result<Exit> {
     let path = &args.queue.queue.queue;
@@ -24,7 +27,7 @@ pub(super) fn run(args: &cli::SyncBack, out: &mut dyn Write) -> Result<Exit> {
     let Acquired::Ours(_lock) = Lock::acquire(path, LockKind::Runner)? else {
         bail!("a runner is at work on {}: stop it first (Ctrl-C), then release", path.display());
     };
-    refuse_unsynced(&queue)?;
+    refuse_unsynced(&queue, path)?;
     give_back_lost(args, &mut released)?;
     // A snapshot would tell what is given away as known, and then take it apart without having copied it.
     let Acquired::Ours(_intake) = Lock::acquire(path, LockKind::Intake)? else {
@@ -38,7 +41,9 @@ pub(super) fn run(args: &cli::SyncBack, out: &mut dyn Write) -> Result<Exit> {
         // The queue first: should the second half fail, the lease runs out, and nothing is worked twice.
         let mut ids = Vec::new();
         passed("release: queue");
-        released.microshards += queue.release_unworked(snapshot.snapshot, &mut |id| ids.push(id))?;
+        let of_snapshot = queue.release_unworked(snapshot.snapshot, &mut |id| ids.push(id))?;
+        released.microshards += of_snapshot.microshards;
+        released.failed_again += of_snapshot.failed_again;
         if let Some((postgres, claim)) = &mut home {
             passed("release: give back");
             released.rows += postgres.give_back(claim, &mut ids.into_iter())?;
@@ -52,20 +57,34 @@ pub(super) fn run(args: &cli::SyncBack, out: &mut dyn Write) -> Result<Exit> {
 #[derive(Debug, Default)]
 struct Released {
     microshards: u64,
+    failed_again: u64,
     rows: u64,
     slices: u64,
 }
 
 impl Released {
     fn print(&self, as_json: bool, out: &mut dyn Write) -> Result<Exit> {
-        let Released { microshards, rows, slices } = self;
+        let Released { microshards, failed_again, rows, slices } = *self;
         if as_json {
-            let released = json!({"microshards": microshards, "rows_given_back": rows, "slices_released": slices});
+            let released = json!({
+                "microshards": microshards, "failed_again": failed_again, "rows_given_back": rows,
+                "slices_released": slices,
+            });
             writeln!(out, "{released}")?;
-        } else {
+            return Ok(Exit::Done);
+        }
+        writeln!(
+            out,
+            "{} microshards are released; {} rows and {} slices went back to the manifest",
+            human::count(microshards),
+            human::count(rows),
+            human::count(slices)
+        )?;
+        if failed_again > 0 {
             writeln!(
                 out,
-                "{microshards} microshards are released; {rows} rows and {slices} slices went back to the manifest"
+                "{} microshards that waited to be retried are failed again: `retry` brings them back in this queue",
+                human::count(failed_again)
             )?;
         }
         Ok(Exit::Done)
@@ -88,12 +107,13 @@ fn give_back_lost(args: &cli::SyncBack, released: &mut Released) -> Result<bool>
 }
 
 /// What is published but not written back would be built again by whoever takes what is released.
-fn refuse_unsynced(queue: &Queue) -> Result<()> {
+fn refuse_unsynced(queue: &Queue, path: &Path) -> Result<()> {
     for snapshot in queue.snapshots()? {
         let unsynced = queue.unsynced_shards(snapshot.snapshot, 0, u64::MAX)?.len();
         if unsynced > 0 && matches!(Held::parse(&snapshot.claim)?, Held::Postgres { .. }) {
             bail!(
-                "{unsynced} published shards are not written back: run `compact-local sync-back` first, then release"
+                "{unsynced} published shards are not written back: run `{}` first, then release",
+                hint::command("sync-back", path)
             );
         }
     }

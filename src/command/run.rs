@@ -1,14 +1,16 @@
 //! `run`: builds and publishes what is pending.
 
 use std::io::Write;
+use std::path::Path;
 
 use anyhow::Result;
-use microshard_queue::GroupStatus;
+use microshard_queue::{GroupStatus, Queue};
 
 use super::Exit;
 use crate::cli;
 use crate::compact::{self, Ended};
 use crate::config::Config;
+use crate::hint;
 use crate::interrupt::Interrupt;
 use crate::memory;
 use crate::monitor;
@@ -17,14 +19,16 @@ pub(super) fn run(args: &cli::Run, out: &mut dyn Write) -> Result<Exit> {
     let config = Config::from_args(args)?;
     let interrupt = Interrupt::install()?;
     let monitor = monitor::for_stderr();
+    let path = &args.queue.queue;
     let ended = compact::run(&config, monitor.as_ref(), &interrupt)?;
     let exit = match ended {
         Ended::Done(total) => {
-            writeln!(out, "{}", summary(&total))?;
+            writeln!(out, "{}", summary(&total, &Queue::open(path)?, path)?)?;
             exit(&total)
         }
         Ended::Interrupted(total) => {
-            writeln!(out, "interrupted; {} What is pending is built by the next run.", summary(&total))?;
+            let summary = summary(&total, &Queue::open(path)?, path)?;
+            writeln!(out, "interrupted; {summary} What is pending is built by the next run.")?;
             Exit::Interrupted
         }
         Ended::Busy(who) => {
@@ -40,11 +44,11 @@ pub(super) fn run(args: &cli::Run, out: &mut dyn Write) -> Result<Exit> {
 }
 
 /// 3 where microshards failed, so that nobody takes an incomplete data set for a complete one.
-pub(super) fn exit(total: &GroupStatus) -> Exit {
-    if total.microshards.failed > 0 { Exit::SomeFailed } else { Exit::Done }
+fn exit(total: &GroupStatus) -> Exit {
+    if total.microshards.failed > 0 { Exit::Incomplete } else { Exit::Done }
 }
 
-pub(super) fn summary(total: &GroupStatus) -> String {
+fn summary(total: &GroupStatus, queue: &Queue, path: &Path) -> Result<String> {
     use monitor::human;
     let (shards, microshards) = (&total.shards, &total.microshards);
     let mut text = format!(
@@ -60,10 +64,16 @@ pub(super) fn summary(total: &GroupStatus) -> String {
         text += &format!(" {} shards came to nothing.", human::count(shards.failed));
     }
     if microshards.failed > 0 {
-        text += &format!(" {} microshards failed: see `compact-local failures`.", human::count(microshards.failed));
+        let see = hint::command("failures", path);
+        text += &format!(" {} microshards failed: see `{see}`.", human::count(microshards.failed));
     }
     if microshards.held > 0 {
         text += &format!(" {} microshards are held.", human::count(microshards.held));
     }
-    text
+    let refused = queue.refused()?.total();
+    if refused > 0 {
+        let see = hint::command("sync-back", path);
+        text += &format!(" {} refused by the manifest: see `{see}`.", human::count(refused));
+    }
+    Ok(text)
 }

@@ -4,14 +4,15 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use microshard_queue::{Intake, Item, NewSnapshot, Number, Planned, Queue};
 
 use super::{Exit, claims};
 use crate::cli;
 use crate::faults::passed;
+use crate::hint;
 use crate::manifest::listing::Listing;
-use crate::manifest::{Claim, ClaimMode, Held, HolderFile, Names, Postgres, Record, Selection, is_postgres};
+use crate::manifest::{Claim, ClaimMode, Held, HolderFile, Names, Postgres, Record, Selection, Tally, is_postgres};
 use crate::monitor::human;
 use crate::naming;
 use crate::plan::{Policy, Remainder};
@@ -19,8 +20,9 @@ use crate::store::{Location, ObjectUri};
 
 pub(super) fn run(args: &cli::Snapshot, out: &mut dyn Write) -> Result<Exit> {
     let hold = Hold { mode: claim_mode(args.claim), slices: args.slices, lease: args.lease };
-    let planned = take(&args.queue.queue, &args.intake, &hold)?;
-    writeln!(out, "{}", summary(&planned))?;
+    let path = &args.queue.queue;
+    let taken = take(path, &args.intake, &hold)?;
+    writeln!(out, "{}", summary(&taken, path))?;
     Ok(Exit::Done)
 }
 
@@ -40,8 +42,16 @@ impl Hold {
     pub(super) const NONE: Hold = Hold { mode: ClaimMode::None, slices: None, lease: Duration::ZERO };
 }
 
-/// Takes a snapshot into the queue file.
-pub(super) fn take(queue: &Path, intake: &cli::Intake, hold: &Hold) -> Result<Planned> {
+/// What a snapshot took.
+#[derive(Debug)]
+pub(super) struct Taken {
+    planned: Planned,
+    /// Why there was nothing to take, where there was nothing.
+    nothing: Option<String>,
+}
+
+/// Takes a snapshot into the queue file. Where there is nothing to take, no queue is made.
+pub(super) fn take(queue: &Path, intake: &cli::Intake, hold: &Hold) -> Result<Taken> {
     if is_postgres(&intake.manifest.manifest) {
         take_postgres(queue, intake, hold)
     } else {
@@ -49,19 +59,25 @@ pub(super) fn take(queue: &Path, intake: &cli::Intake, hold: &Hold) -> Result<Pl
     }
 }
 
-fn take_listing(path: &Path, args: &cli::Intake) -> Result<Planned> {
+fn take_listing(path: &Path, args: &cli::Intake) -> Result<Taken> {
     let location = args.manifest.manifest.as_deref().unwrap_or_default();
     let names = Names::from_args(&args.manifest.table, &args.manifest.shards_table, &args.manifest.column)?;
     let listing = Listing::open(location)?.with_columns(&names.columns)?;
     let mut intake = Intake::begin(path)?;
     let mut run_id = args.run_id.clone();
     let base = base(args)?;
+    let mut read = 0_u64;
     listing.read(&selection(args), &mut |record| {
+        read += 1;
         if run_id.is_none() {
             run_id = Some(record.run_id.clone());
         }
         Ok(intake.add(&item(&record, base.as_ref())?)?)
     })?;
+    let nothing = (read == 0).then(|| format!("{location} lists nothing to take: check --run-id and --language"));
+    if let (Some(nothing), false) = (&nothing, path.exists()) {
+        bail!("{nothing}");
+    }
     let run_id = run_id.context("the listing holds nothing to take, so its run is unknown: name it with --run-id")?;
     let absolute = std::path::absolute(location).with_context(|| format!("failed to make {location} absolute"))?;
     let held = Held::Listing { listing: absolute.display().to_string() };
@@ -71,10 +87,11 @@ fn take_listing(path: &Path, args: &cli::Intake) -> Result<Planned> {
         claim: serde_json::to_string(&held)?,
         remainders_given_back: false,
     };
-    Ok(intake.plan(&snapshot, &policy(&args.plan), &naming::shard_name)?)
+    let planned = intake.plan(&snapshot, &policy(&args.plan), &naming::shard_name)?;
+    Ok(Taken { planned, nothing })
 }
 
-fn take_postgres(path: &Path, args: &cli::Intake, hold: &Hold) -> Result<Planned> {
+fn take_postgres(path: &Path, args: &cli::Intake, hold: &Hold) -> Result<Taken> {
     let names = Names::from_args(&args.manifest.table, &args.manifest.shards_table, &args.manifest.column)?;
     let base = base(args)?;
     let mut intake = Intake::begin(path)?;
@@ -84,28 +101,55 @@ fn take_postgres(path: &Path, args: &cli::Intake, hold: &Hold) -> Result<Planned
     let selection = Selection { earlier: claims::on_record(path)?, ..selection(args) };
     let claim = claims::take(path, &mut postgres, &selection, hold)?;
     passed("snapshot: claimed");
-    let planned = postgres
+    let taken = postgres
         .read(&claim, &selection, &mut |record| {
             #[cfg(feature = "test-faults")]
             record.microshard_id.into_iter().for_each(crate::faults::before_take);
             Ok(intake.add(&item(&record, base.as_ref())?)?)
         })
-        .and_then(|_| plan_claimed(intake, &claim, &postgres, args));
-    match planned {
-        Ok(planned) => {
+        .and_then(|read| {
+            let tally = (read == 0).then(|| postgres.tally(&claim.run_id, &selection)).transpose()?;
+            let nothing = tally.map(|tally| nothing_to_take(&claim.run_id, &tally));
+            if let (Some(nothing), false) = (&nothing, path.exists()) {
+                bail!("{nothing}");
+            }
+            Ok(Taken { planned: plan_claimed(intake, &claim, &postgres, args)?, nothing })
+        });
+    match taken {
+        Ok(taken) => {
             passed("snapshot: planned");
             HolderFile::of(path).remove()?;
             give_back_held(path, &claim, &mut postgres)?;
             passed("snapshot: held back");
-            if planned.added == 0 && is_finished(path)? {
+            if taken.planned.added == 0 && is_finished(path)? {
                 // Nothing was taken and nothing is left to do: nobody must wait for this claim to end.
                 postgres.abandon(&claim)?;
             }
-            Ok(planned)
+            Ok(taken)
         }
         // What this snapshot claimed must not wait for its lease to run out.
         Err(error) => Err(claims::abandon(path, &mut postgres, &claim, error)),
     }
+}
+
+/// Why a snapshot has nothing: where the run's microshards are.
+fn nothing_to_take(run_id: &str, tally: &Tally) -> String {
+    let Tally { pending, claimed, consumed, failed } = *tally;
+    if pending + claimed + consumed + failed == 0 {
+        return format!("run {} has no such microshard: check --language", human::one_line(run_id));
+    }
+    let mut text = format!(
+        "run {} has nothing to take: of its microshards {} are consumed, {} failed, {} claimed, {} pending",
+        human::one_line(run_id),
+        human::count(consumed),
+        human::count(failed),
+        human::count(claimed),
+        human::count(pending)
+    );
+    if pending > 0 {
+        text += "; those pending are in slices that others lease";
+    }
+    text
 }
 
 fn plan_claimed(intake: Intake, claim: &Claim, postgres: &Postgres, args: &cli::Intake) -> Result<Planned> {
@@ -197,7 +241,8 @@ fn item(record: &Record, base: Option<&Location>) -> Result<Item> {
 }
 
 /// What was taken, in a few sentences.
-pub(super) fn summary(planned: &Planned) -> String {
+fn summary(taken: &Taken, path: &Path) -> String {
+    let planned = &taken.planned;
     let rows = planned.rows.map_or_else(|| "an unknown number of".to_owned(), human::count);
     let mut text = format!(
         "snapshot {}: {} microshards with {rows} rows, planned into {} shards.",
@@ -205,9 +250,8 @@ pub(super) fn summary(planned: &Planned) -> String {
         human::count(planned.added),
         human::count(planned.shards)
     );
-    if planned.added + planned.known == 0 {
-        text +=
-            " The manifest has nothing pending there: check --run-id and --language, or all of it is done, or claimed.";
+    if let Some(nothing) = &taken.nothing {
+        text += &format!(" There is nothing new: {nothing}.");
     }
     if planned.known > 0 {
         text += &format!(" {} were in the queue already.", human::count(planned.known));
@@ -215,8 +259,9 @@ pub(super) fn summary(planned: &Planned) -> String {
     if planned.known_elsewhere > 0 {
         text += &format!(
             " {} of these have other uris now (another --source?), which are not taken: to read what is not built yet from \
-             there, run `compact-local release`, then this snapshot again.",
-            human::count(planned.known_elsewhere)
+             there, run `{}`, then this snapshot again.",
+            human::count(planned.known_elsewhere),
+            hint::command("release", path)
         );
     }
     if planned.held > 0 {

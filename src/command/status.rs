@@ -1,15 +1,18 @@
 //! `status`: from the counters, in one short read that no claim waits for.
 
 use std::io::Write;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use microshard_queue::{GroupStatus, Queue, RunnerState, ShardCounts, Waiting, now_ms};
+use microshard_queue::{GroupStatus, Queue, Refused, RunnerState, ShardCounts, Waiting, now_ms};
 use serde_json::{Value, json};
 
 use super::Exit;
 use super::table::Table;
 use crate::cli::QueueJson;
+use crate::config::Output;
+use crate::hint;
 use crate::monitor::human;
 use crate::origins::{self, OriginLoad};
 use crate::time::rfc3339;
@@ -22,7 +25,7 @@ pub(super) fn run(args: &QueueJson, out: &mut dyn Write) -> Result<Exit> {
     if args.json {
         writeln!(out, "{:#}", as_json(&queue, &groups)?)?;
     } else {
-        print(&queue, &groups, out)?;
+        print(&queue, &args.queue.queue, &groups, out)?;
     }
     Ok(Exit::Done)
 }
@@ -40,6 +43,8 @@ fn as_json(queue: &Queue, groups: &[GroupStatus]) -> Result<Value> {
         "waiting_until_ms": waiting.as_ref().map(|waiting| waiting.until_ms),
         "waiting_why": waiting.as_ref().map(|waiting| &waiting.why),
     });
+    let refused = queue.refused()?;
+    status["refused"] = json!({"shards": refused.shards, "failures": refused.failures});
     status["origins"] = json!(told::read::<OriginLoad>(queue, origins::KEY)?);
     status["waits"] = json!(told::read::<Wait>(queue, waits::KEY)?);
     let language = |group: &GroupStatus| {
@@ -68,7 +73,7 @@ fn counts(group: &GroupStatus) -> Value {
     })
 }
 
-fn print(queue: &Queue, groups: &[GroupStatus], out: &mut dyn Write) -> Result<()> {
+fn print(queue: &Queue, path: &Path, groups: &[GroupStatus], out: &mut dyn Write) -> Result<()> {
     let mut table = Table::new(&[
         "run/language",
         "microshards",
@@ -107,7 +112,11 @@ fn print(queue: &Queue, groups: &[GroupStatus], out: &mut dyn Write) -> Result<(
         table.row(cells);
     }
     table.print(out)?;
-    writeln!(out, "{}", runner_line(queue)?)?;
+    let refused = queue.refused()?;
+    if refused.total() > 0 {
+        writeln!(out, "{}", refused_line(&refused, path))?;
+    }
+    writeln!(out, "{}", runner_line(queue, path)?)?;
     for origin in told::read::<OriginLoad>(queue, origins::KEY)? {
         writeln!(out, "{}", origin.line(now_ms()))?;
     }
@@ -132,7 +141,16 @@ fn waiting_line(shards: &ShardCounts, waiting: &Waiting, now_ms: i64) -> String 
     format!("{count} shards wait{nothing_else}; the next is due {when}: {why}")
 }
 
-fn runner_line(queue: &Queue) -> Result<String> {
+fn refused_line(refused: &Refused, path: &Path) -> String {
+    format!(
+        "the manifest refused {} shards and {} failures: `{}` says why",
+        human::count(refused.shards),
+        human::count(refused.failures),
+        hint::command("sync-back", path)
+    )
+}
+
+fn runner_line(queue: &Queue, path: &Path) -> Result<String> {
     let state = queue.runner_state()?;
     let Some(runner) = queue.runner()? else { return Ok("runner: idle, there was none yet".to_owned()) };
     let ago = |at_ms: i64| human::duration(Duration::from_millis((now_ms() - at_ms).max(0) as u64));
@@ -140,7 +158,10 @@ fn runner_line(queue: &Queue) -> Result<String> {
     Ok(match state {
         RunnerState::Running => format!("runner: running, {who}"),
         RunnerState::Quiet => format!("runner: quiet for {}, {who}", ago(runner.beat_at_ms)),
-        RunnerState::Dead => format!("runner: dead ({who}); `compact-local run` takes its shards over at once"),
+        RunnerState::Dead => {
+            let run = hint::run(path, Output::of(queue)?.as_ref());
+            format!("runner: dead ({who}); `{run}` takes its shards over at once")
+        }
         RunnerState::Idle => format!("runner: idle; the last was {who}"),
     })
 }

@@ -11,9 +11,11 @@ use super::Exit;
 use crate::cli;
 use crate::config::Output;
 use crate::faults::{passed, step};
+use crate::hint;
 use crate::index;
 use crate::manifest::listing::ResultsWriter;
 use crate::manifest::{Claim, Held, Member, Postgres, SyncFailure, SyncShard, Synced};
+use crate::monitor::human;
 use crate::store::{self, ObjectStore, StoreSettings};
 
 /// Microshards in one transaction of Postgres: 1.5 s at most (QUEUE: measured).
@@ -43,7 +45,7 @@ pub(super) fn run(args: &cli::SyncBack, out: &mut dyn Write) -> Result<Exit> {
         }
     }
     if !listed.is_empty() {
-        write_results(&queue, &listed, &StoreSettings::from_args(&args.store)?, &mut report)?;
+        write_results(&queue, &listed, args, &mut report)?;
     }
     report.refused = queue.refusals()?;
     if !report.refused.is_empty() {
@@ -169,12 +171,12 @@ fn sync_failure(failure: &UnsyncedFailure) -> SyncFailure {
 }
 
 /// A listing cannot be written to: its results go beside the dataset index, as `microshards.csv`.
-fn write_results(queue: &Queue, listed: &[i64], settings: &StoreSettings, report: &mut Report) -> Result<()> {
+fn write_results(queue: &Queue, listed: &[i64], args: &cli::SyncBack, report: &mut Report) -> Result<()> {
     const KEY: &str = "microshards.csv";
     let Some(output) = Output::of(queue)? else {
-        bail!("nothing has been built yet: `compact-local run` comes before `sync-back`");
+        bail!("nothing has been built yet: `{}` comes before `sync-back`", hint::run(&args.queue.queue.queue, None));
     };
-    let store = open_output(queue, &output, settings)?;
+    let store = open_output(queue, &output, &StoreSettings::from_args(&args.store)?)?;
     let file = step("results: create")
         .and_then(|()| tempfile::tempfile())
         .context("failed to make the temporary file of microshards.csv")?;
@@ -217,10 +219,10 @@ fn print(report: &Report, as_json: bool, out: &mut dyn Write) -> Result<()> {
     writeln!(
         out,
         "{} shards and {} failures written back, {} were there already, {} refused",
-        report.shards,
-        report.failures,
-        report.already,
-        report.refused.len()
+        human::count(report.shards),
+        human::count(report.failures),
+        human::count(report.already),
+        human::count(report.refused.len() as u64)
     )?;
     Ok(())
 }

@@ -46,6 +46,15 @@ impl Purpose {
     }
 }
 
+/// What is written into each microshard's row, with the type that `init-manifest` gives it: it can be added to a table
+/// that has been in use without it.
+const ADDABLE: [(&str, &str); 4] = [
+    ("status", "text NOT NULL DEFAULT 'pending'"),
+    ("claimed_by", "text"),
+    ("lease_expires_at", "timestamptz"),
+    ("shard_id", "text"),
+];
+
 /// Columns of the shards table that sync-back writes.
 const SHARD_COLUMNS: [&str; 9] =
     ["shard_id", "run_id", "language", "seq", "uri", "segment_count", "microshard_count", "byte_size", "sha256"];
@@ -79,7 +88,7 @@ pub(super) fn microshards(transaction: &mut Transaction<'_>, names: &Names, purp
         );
     }
     let mut columns = BTreeMap::new();
-    let mut faults = Vec::new();
+    let (mut faults, mut additions) = (Vec::new(), Vec::new());
     for (ours, kind) in COLUMNS {
         let theirs = names.theirs(ours);
         match found.get(theirs) {
@@ -88,6 +97,9 @@ pub(super) fn microshards(transaction: &mut Transaction<'_>, names: &Names, purp
             }
             Some(type_name) => faults.push(format!("`{theirs}` is {type_name}, not {}", describe(kind))),
             None if purpose.required().contains(&ours) || names.columns.contains_key(ours) => {
+                if let Some((_, type_name)) = ADDABLE.iter().find(|(addable, _)| *addable == ours) {
+                    additions.push(format!("ADD COLUMN {} {type_name}", names.column(ours)));
+                }
                 let ours = if ours == theirs { String::new() } else { format!(" (for {ours})") };
                 faults.push(format!("`{theirs}`{ours} is missing"));
             }
@@ -95,8 +107,16 @@ pub(super) fn microshards(transaction: &mut Transaction<'_>, names: &Names, purp
         }
     }
     if !faults.is_empty() {
+        let add = match additions.as_slice() {
+            [] => String::new(),
+            some => format!(
+                "; add those that are not there with: ALTER TABLE {} {};",
+                names.microshards()?,
+                some.join(", ")
+            ),
+        };
         bail!(
-            "the table `{}` does not fit: {}; name columns that are called otherwise with --column ours=theirs",
+            "the table `{}` does not fit: {}; name columns that are called otherwise with --column ours=theirs{add}",
             names.table,
             faults.join("; ")
         );

@@ -4,6 +4,7 @@
 use anyhow::{Result, ensure};
 use postgres::Transaction;
 use postgres::types::Type;
+use postgres_protocol::escape::escape_identifier;
 
 use super::check::{self, Purpose};
 use super::names::quote_beside;
@@ -47,6 +48,9 @@ impl Postgres {
             // Two machines at once: IF NOT EXISTS does not protect from a table that appears in between.
             transaction
                 .batch_execute("SELECT pg_advisory_xact_lock(hashtextextended('compact-local init-manifest', 0))")?;
+            for table in [&names.table, &names.shards_table] {
+                refuse_without_schema(transaction, table)?;
+            }
             let mut created = Vec::new();
             for (name, table, sql) in tables(names)? {
                 if !exists(transaction, &table)? {
@@ -74,6 +78,19 @@ fn tables(names: &Names) -> Result<Vec<(String, String, String)>> {
     let tables: Vec<_> = tables.collect::<Result<_>>()?;
     ensure!(tables.len() == 4, "schema.sql does not create the four tables");
     Ok(tables)
+}
+
+/// A schema is not ours to create: who may use it is decided with it.
+fn refuse_without_schema(transaction: &mut Transaction<'_>, table: &str) -> Result<()> {
+    let Some((schema, _)) = table.split_once('.') else { return Ok(()) };
+    let quoted = escape_identifier(schema);
+    let sql = "SELECT to_regnamespace($1) IS NOT NULL";
+    let is_there: bool = transaction.query_typed_one(sql, &[(&quoted, Type::TEXT)])?.try_get(0)?;
+    ensure!(
+        is_there,
+        "there is no schema `{schema}` for the table `{table}`: create it first, with: CREATE SCHEMA {quoted};"
+    );
+    Ok(())
 }
 
 fn exists(transaction: &mut Transaction<'_>, table: &str) -> Result<bool> {

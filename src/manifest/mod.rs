@@ -23,6 +23,7 @@ mod service;
 mod settings;
 mod stage;
 mod sync;
+mod tally;
 mod tls;
 
 pub use self::database::Database;
@@ -30,6 +31,7 @@ pub use self::held::Held;
 pub use self::holder::HolderFile;
 pub use self::init::schema;
 pub use self::postgres::{Postgres, is_postgres};
+pub use self::tally::Tally;
 
 pub mod listing;
 

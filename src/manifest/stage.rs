@@ -145,12 +145,16 @@ fn judge(names: &Names, shape: &Shape, claim: &Claim, (low, high): (i64, i64)) -
     let failed = in_state(shape, "failed", &claim.claimed_by)?;
     let same_sentence =
         shape.column("error").map_or(String::new(), |error| format!(" AND {error} IS NOT DISTINCT FROM g.sentence"));
+    // Tried once more in vain: the count is written again.
+    let same_attempts = shape
+        .column("attempt_count")
+        .map_or(String::new(), |attempts| format!(" AND coalesce({attempts}, 0) >= g.attempts"));
     let by = required(shape, "claimed_by")?;
     Ok(format!(
         "CREATE TEMP TABLE compact_seen ON COMMIT DROP AS \
          SELECT m.group_no, m.member_id, {status}::text AS status, {shard}::text AS shard_id, {by}::text AS claimed_by, \
          CASE WHEN {status} = 'consumed' AND {shard} = g.shard_id THEN 'already' \
-              WHEN g.shard_id IS NULL AND {failed}{same_sentence} THEN 'already' \
+              WHEN g.shard_id IS NULL AND {failed}{same_sentence}{same_attempts} THEN 'already' \
               WHEN ({untouched}) OR ({failed}) THEN 'ours' ELSE 'touched' END AS verdict \
          FROM pg_temp.compact_members m JOIN pg_temp.compact_groups g USING (group_no) \
          JOIN {table} AS t ON {id} = m.member_id \

@@ -100,6 +100,19 @@ pub enum Event {
         /// Why, for a person.
         sentence: String,
     },
+    /// A shard is held until what failed of it is retried.
+    ShardHeld {
+        /// Its language.
+        language: String,
+        /// Its key.
+        shard: String,
+        /// Microshards that wait with it.
+        microshards: u64,
+        /// Microshards planned for it that failed.
+        failed: u64,
+        /// Why, for a person.
+        why: String,
+    },
     /// A lane lost its shard to another while it hung; its work was thrown away.
     LeaseLost {
         /// Its language.

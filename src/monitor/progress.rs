@@ -72,6 +72,12 @@ impl Progress {
                 self.languages.entry(language.clone()).or_default().ended += microshards;
                 self.tell_failure(|| format!("shard {} failed: {}", one_line(shard), one_line(sentence)));
             }
+            Event::ShardHeld { language, microshards, failed, shard, why } => {
+                let progress = self.languages.entry(language.clone()).or_default();
+                progress.ended += failed;
+                progress.planned = progress.planned.saturating_sub(*microshards);
+                self.tell_failure(|| format!("shard {} is held: {}", one_line(shard), one_line(why)));
+            }
             Event::MicroshardFailed { id, uri, sentence } => {
                 self.tell_failure(|| format!("microshard {id} ({}) failed: {}", shown_uri(uri), one_line(sentence)))
             }
@@ -167,17 +173,27 @@ impl Progress {
 
     fn last_line(&self, elapsed: Duration) -> String {
         let totals = &self.totals;
+        let held = match totals.microshards_held {
+            0 => String::new(),
+            held => format!(", held {}", count(held)),
+        };
+        let failed = format!("failed {}{held}", count(totals.microshards_failed));
+        if totals.published.shards == 0 {
+            if totals.planned.shards == totals.done_before.shards && totals.microshards_failed == 0 {
+                return "nothing to do".to_owned();
+            }
+            return format!("no shard was published in {}: {failed}", duration(elapsed));
+        }
         let rates = Rates::between(Sample::default(), totals.sample(), elapsed);
         format!(
-            "{} microshards into {} shards in {} ({}): {} rows, in {}, out {}, failed {}",
+            "{} microshards into {} shards in {} ({}): {} rows, in {}, out {}, {failed}",
             count(totals.published.microshards),
             count(totals.published.shards),
             duration(elapsed),
             per_s(rates.ended),
             count(totals.published.rows),
             bytes(totals.bytes_in),
-            bytes(totals.bytes_out),
-            count(totals.microshards_failed)
+            bytes(totals.bytes_out)
         )
     }
 
@@ -186,7 +202,7 @@ impl Progress {
         if self.failures <= FAILURES_TOLD {
             self.untold.push(line());
         } else if self.failures == FAILURES_TOLD + 1 {
-            self.untold.push("more failures: `compact-local failures` lists them all".into());
+            self.untold.push("more failures: `failures` lists them all".into());
         }
     }
 }

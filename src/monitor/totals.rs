@@ -18,6 +18,8 @@ pub struct Totals {
     pub shards_failed: u64,
     /// Microshards given up since this start.
     pub microshards_failed: u64,
+    /// Microshards held since this start: they are no part of what is planned any more.
+    pub microshards_held: u64,
     /// Downloads, also those of shards that were deferred later.
     pub fetched: u64,
     /// Bytes downloaded.
@@ -58,6 +60,14 @@ impl Totals {
             Event::ShardFailed { shard, microshards, .. } => {
                 self.shards_failed += 1;
                 self.microshards_failed += microshards;
+                self.waiting.remove(shard);
+            }
+            Event::ShardHeld { shard, microshards, failed, .. } => {
+                self.microshards_failed += failed;
+                self.microshards_held += microshards;
+                // As the queue counts it: so it is planned, should the plan be told again, and so it is now.
+                self.planned.shards = self.planned.shards.saturating_sub(1);
+                self.planned.microshards = self.planned.microshards.saturating_sub(*microshards);
                 self.waiting.remove(shard);
             }
             Event::ShardDeferred { shard, .. } => {

@@ -179,13 +179,16 @@ fn world_of_one_shard(database: &Database) -> World {
 #[test]
 fn a_wrong_source_is_set_right_by_release_and_another_snapshot() {
     let known = "30 of these have other uris now (another --source?)";
-    let claimed = "or all of it is done, or claimed";
+    let claimed = "0 are consumed, 0 failed, 30 claimed, 0 pending";
     for (how, told) in [("--claim slices", known), ("--claim rows", claimed), ("--manifest input/manifest.csv", known)]
     {
         let world = world_of_one_shard(&database());
         world.ok(&format!("snapshot {how} --source elsewhere --queue queue.db"));
         let stopped = world.run("run --output out --queue queue.db").ends(1).stderr;
-        assert!(stopped.contains("is --source right? If not, run `compact-local release`"), "{how}: {stopped}");
+        assert!(
+            stopped.contains("is --source right? If not, run `compact-local release --queue queue.db`"),
+            "{how}: {stopped}"
+        );
 
         let ignored = world.ok(&format!("snapshot {how} --source input --queue queue.db"));
         assert!(ignored.contains(told), "{how}: {ignored}");
@@ -245,6 +248,7 @@ fn numbers_out_of_range_are_a_matter_of_usage() {
         "run --output out --on-failure weep",
         "run",
         "snapshot --shard-rows 0",
+        "snapshot --shard-rows 5k",
         "snapshot --slices 65",
         "snapshot --lease soon",
         "demo --microshards 0",

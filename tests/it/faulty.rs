@@ -68,7 +68,11 @@ fn every_kind_of_fault_fails_its_microshard_with_a_sentence_and_no_other() {
     let (served, database) = (served(900, 12), database());
     let world = snapshot(&served, &database);
     let ran = world.run("run --queue queue.db --output out").ends(3);
-    assert!(ran.stdout.contains("12 microshards failed: see `compact-local failures`"), "{}", ran.stdout);
+    assert!(
+        ran.stdout.contains("12 microshards failed: see `compact-local failures --queue queue.db`"),
+        "{}",
+        ran.stdout
+    );
     let failures = failures(&world);
     assert_eq!(failures.len(), 12);
     for (id, fault) in &served.generated.faults {
@@ -114,7 +118,14 @@ fn mended_microshards_are_consumed_after_retry_and_postgres_follows() {
     // Not mended yet: nothing changes but that they were tried again.
     assert_eq!(world.json("retry --queue queue.db --json")["microshards"], count);
     world.run("run --queue queue.db --output out").ends(3);
-    assert!(self::failures(&world).keys().eq(broken.0.keys()));
+    let again = self::failures(&world);
+    assert!(again.keys().eq(broken.0.keys()));
+    world.ok("sync-back --queue queue.db");
+    for (id, failure) in again {
+        let sql = "SELECT attempt_count FROM final_export_microshards WHERE microshard_id = $1";
+        let attempts: i32 = client.query_one(sql, &[&id]).unwrap().get(0);
+        assert!(attempts > 1 && failure["attempts"] == attempts, "{attempts} in Postgres, {failure}");
+    }
 
     broken.mend();
     world.ok("retry --queue queue.db");

@@ -64,5 +64,6 @@ mod store_uri;
 mod supervisor;
 mod tidy;
 mod tls;
+mod told;
 mod verify;
 mod world;

@@ -92,6 +92,35 @@ fn every_mismatch_is_named_at_once() {
 }
 
 #[test]
+fn columns_that_are_not_there_are_added_as_the_error_says() {
+    let database = database();
+    let mut client = database.client();
+    client
+        .batch_execute(r#"CREATE TABLE "odd one" (microshard_id int UNIQUE, language text, uri text, "State" text)"#)
+        .unwrap();
+    let names = Names::from_args("odd one", "shards", &["status=State".to_owned()]).unwrap();
+    let mut manifest = Postgres::connect(Some(&database.url), names).unwrap();
+    let error = format!("{:#}", manifest.init().unwrap_err());
+    assert!(!error.contains(r#"ADD COLUMN "State""#) && error.contains("--column"), "{error}");
+    let remedy = &error[error.find("ALTER TABLE").unwrap()..];
+    client.batch_execute(&remedy[..=remedy.find(';').unwrap()]).unwrap();
+    manifest.init().unwrap();
+}
+
+#[test]
+fn a_schema_that_is_not_there_is_created_as_the_error_says() {
+    let database = database();
+    let names = Names::from_args("ml-1.files", "ml-2.shards", &[]).unwrap();
+    let mut manifest = Postgres::connect(Some(&database.url), names).unwrap();
+    for schema in ["ml-1", "ml-2"] {
+        let error = format!("{:#}", manifest.init().unwrap_err());
+        assert!(error.contains(&format!("no schema `{schema}`")), "{error}");
+        database.client().batch_execute(&error[error.find("CREATE SCHEMA").unwrap()..]).unwrap();
+    }
+    assert_eq!(manifest.init().unwrap().len(), 4);
+}
+
+#[test]
 fn a_missing_table_says_how_to_make_it() {
     let database = database();
     let error = database.manifest().claim(&Selection::default(), ClaimMode::None, None, LEASE).unwrap_err();

@@ -219,6 +219,40 @@ fn a_microshard_told_failed_twice_is_counted_once_when_its_shard_ends() {
 }
 
 #[test]
+fn microshards_that_are_held_are_told_apart_from_those_that_failed() {
+    let (screen, start) = (Screen::default(), Instant::now());
+    let lines = Lines::new(screen.clone());
+    lines.event(&started(&[("en", 750, 0)]));
+    lines.event(&published("en", "en-00000", 250, 0));
+    lines.event(&held("en-00001", 249));
+    lines.tick(start);
+    lines.tick(at(start, 10));
+    assert!(screen.text().contains("251/501 microshards"), "what is held is planned no more:\n{}", screen.text());
+    lines.event(&Event::Finished { elapsed: Duration::from_secs(100) });
+    assert!(screen.text().ends_with("failed 1, held 249\n"), "{}", screen.text());
+    assert!(screen.text().contains("shard en-00001 is held: 1 failed\n"));
+}
+
+fn held(shard: &str, microshards: u64) -> Event {
+    Event::ShardHeld { language: "en".into(), shard: shard.into(), microshards, failed: 1, why: "1 failed".into() }
+}
+
+#[test]
+fn a_run_that_published_nothing_tells_no_speed() {
+    let last = |events: &[Event]| {
+        let screen = Screen::default();
+        let lines = Lines::new(screen.clone());
+        events.iter().for_each(|event| lines.event(event));
+        lines.event(&Event::Finished { elapsed: Duration::from_secs(2) });
+        screen.text().lines().last().unwrap_or_default().to_owned()
+    };
+    assert_eq!(last(&[started(&[])]), "nothing to do");
+    assert_eq!(last(&[started(&[("en", 500, 0)])]), "no shard was published in 2 s: failed 0");
+    let failed = [started(&[("en", 500, 0)]), held("en-00001", 249)];
+    assert_eq!(last(&failed), "no shard was published in 2 s: failed 1, held 249");
+}
+
+#[test]
 fn only_the_first_failures_are_told_and_never_a_secret_or_an_escape() {
     let screen = Screen::default();
     let lines = Lines::new(screen.clone());
@@ -228,7 +262,7 @@ fn only_the_first_failures_are_told_and_never_a_secret_or_an_escape() {
     let all: Vec<&str> = text.lines().collect();
     assert_eq!(all.len(), 21);
     let first = r"microshard 0 (https://h.example/0.jsonl) failed: line 3: not a JSON object\u{1b}[2J";
-    assert_eq!((all[0], all[20]), (first, "more failures: `compact-local failures` lists them all"));
+    assert_eq!((all[0], all[20]), (first, "more failures: `failures` lists them all"));
 }
 
 /// A monitor must survive this: every kind of event, ticks, and the end.

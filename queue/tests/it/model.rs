@@ -87,6 +87,8 @@ struct Shard {
     /// Seq of each member, and whether it has failed; those that were retried are gone.
     members: BTreeMap<i64, bool>,
     released: bool,
+    /// Of a shard that `retry` made: which failure, as shard and seq, each of its members came from.
+    origins: BTreeMap<i64, (i64, i64)>,
 }
 
 #[derive(Default)]
@@ -144,8 +146,16 @@ fn adopt(queue: &Queue, model: &mut Model) {
             if let Entry::Vacant(vacant) = model.shards.entry(shard.shard) {
                 let run: usize = shard.run_id["run".len()..].parse().expect("a number");
                 let members = queue.members_of(&shard)?.iter().map(|member| (member.seq, false)).collect();
-                let (state, released) = (State::Pending, false);
-                vacant.insert(Shard { snapshot: run - 1, state, attempt: 0, lost: 0, deferrals: 0, members, released });
+                vacant.insert(Shard {
+                    snapshot: run - 1,
+                    state: State::Pending,
+                    attempt: 0,
+                    lost: 0,
+                    deferrals: 0,
+                    members,
+                    released: false,
+                    origins: BTreeMap::new(),
+                });
             }
             Ok(())
         })
@@ -282,7 +292,9 @@ fn kill(queue: &Queue, model: &mut Model, suspect: Option<usize>) {
 
 fn retry(queue: &Queue, model: &mut Model) {
     queue.retry(&RetrySelection::default(), &name).expect("retries");
-    for shard in model.shards.values_mut() {
+    let known: Vec<i64> = model.shards.keys().copied().collect();
+    let mut retried = Vec::new();
+    for (id, shard) in &mut model.shards {
         let has_failed = shard.members.values().any(|failed| *failed);
         match shard.state {
             State::Held if shard.released || !has_failed => {}
@@ -290,16 +302,48 @@ fn retry(queue: &Queue, model: &mut Model) {
                 shard.members.values_mut().for_each(|failed| *failed = false);
                 shard.state = State::Pending;
             }
-            _ => shard.members.retain(|_, failed| !*failed),
+            _ if has_failed => {
+                let failed = shard.members.iter().filter(|(_, failed)| **failed);
+                retried.push(failed.map(|(seq, _)| (*id, *seq)).collect::<Vec<_>>());
+                shard.members.retain(|_, failed| !*failed);
+            }
+            _ => {}
         }
     }
     adopt(queue, model);
+    let new = model.shards.iter_mut().filter(|(id, _)| !known.contains(id));
+    let mut new: Vec<&mut Shard> = new.map(|(_, shard)| shard).collect();
+    assert_eq!(new.len(), retried.len(), "one new shard for each that has failures");
+    for (shard, retried) in new.iter_mut().zip(retried) {
+        shard.origins = shard.members.keys().copied().zip(retried).collect();
+        assert_eq!(shard.origins.len(), shard.members.len());
+    }
+}
+
+/// A retry that was not worked is undone: what was to be retried is failed where it failed, unless a retry of the retry
+/// has it.
+fn undo_retry(model: &mut Model, id: i64) {
+    let shard = model.shards.remove(&id).expect("is there");
+    model.leases.retain(|lease| lease.shard != id);
+    for (copy, origin) in shard.origins {
+        model.deaths_on.remove(&copy);
+        if shard.members.contains_key(&copy) {
+            model.shards.get_mut(&origin.0).expect("is there").members.insert(origin.1, true);
+            continue;
+        }
+        let mut later = model.shards.values_mut().flat_map(|shard| shard.origins.values_mut());
+        *later.find(|of| **of == (id, copy)).expect("it was retried once more") = origin;
+    }
 }
 
 fn release(queue: &Queue, model: &mut Model, snapshot: usize) {
     let snapshots = queue.snapshots().expect("reads");
     let Some(row) = snapshots.get(snapshot) else { return };
     queue.release_unworked(row.snapshot, &mut |_| {}).expect("releases");
+    let unworked = |shard: &Shard| !matches!(shard.state, State::Published | State::Failed);
+    let of_retries = model.shards.iter().filter(|(_, shard)| shard.snapshot == snapshot && !shard.origins.is_empty());
+    let undone: Vec<i64> = of_retries.filter(|(_, shard)| unworked(shard)).map(|(id, _)| *id).rev().collect();
+    undone.into_iter().for_each(|id| undo_retry(model, id));
     for shard in model.shards.values_mut().filter(|shard| shard.snapshot == snapshot) {
         if matches!(shard.state, State::Pending | State::Waiting(_) | State::Claimed(_) | State::Held) {
             (shard.state, shard.released) = (State::Held, true);

@@ -1,6 +1,6 @@
 //! What comes out: unsynced shards in chunks, failures, retry, release.
 
-use microshard_queue::{Failure, Finish, GroupStatus, Outcome, RetrySelection};
+use microshard_queue::{FailedMicroshard, Failure, Finish, GroupStatus, Outcome, Queue, RetrySelection};
 
 use crate::world::{Every, World, assert_sound, claim, claim_at, finish, ids, items, name, published};
 
@@ -97,7 +97,8 @@ fn retry_takes_what_is_selected_and_names_what_has_not_failed() {
     let one = RetrySelection { microshard_ids: vec![2, 2], ..RetrySelection::default() };
     assert_eq!(queue.retry(&one, &name).expect("is named twice, and retried").microshards, 1);
     let nothing_left = RetrySelection { languages: vec!["de".into()], ..RetrySelection::default() };
-    assert_eq!(queue.retry(&nothing_left, &name).expect("retries").microshards, 0);
+    let refused = queue.retry(&nothing_left, &name).expect_err("none is failed").to_string();
+    assert_eq!(refused, "no microshard of language de has failed here");
     assert_sound(&queue);
 }
 
@@ -125,7 +126,7 @@ fn what_is_released_is_never_claimed_and_named_to_be_given_back() {
     finish(&queue, &job.lease, published("a"));
     let snapshot = queue.snapshots().expect("reads")[0].snapshot;
     let mut released = Vec::new();
-    assert_eq!(queue.release_unworked(snapshot, &mut |id| released.push(id)).expect("releases"), 4);
+    assert_eq!(queue.release_unworked(snapshot, &mut |id| released.push(id)).expect("releases").microshards, 4);
     assert_eq!(released, [3, 4, 5, 6]);
     assert!(claim_at(&queue, i64::MAX / 2).is_none());
     let status = &queue.status().expect("reads")[0];
@@ -149,6 +150,63 @@ fn a_held_shard_that_was_released_is_not_brought_back_by_retry() {
     let planned = world.snapshot("run", &items("en", 1..=4), Every(4, false)).expect("plans");
     assert_eq!((planned.added, planned.known), (4, 0), "but by a snapshot that lists it again, whole");
     assert_eq!(ids(&claim(&queue)), [1, 2, 3, 4]);
+    assert_sound(&queue);
+}
+
+fn failed(queue: &Queue) -> Vec<(i64, String)> {
+    let mut failed = Vec::new();
+    let each = &mut |failure: FailedMicroshard| -> microshard_queue::Result<()> {
+        failed.push((failure.microshard_id, failure.sentence));
+        Ok(())
+    };
+    queue.for_each_failure(each).expect("reads");
+    failed
+}
+
+/// Its retry was in a shard of its own, which `release` held: then it was neither failed, nor could it be retried, nor was
+/// it planned by another snapshot.
+#[test]
+fn what_is_released_before_it_is_retried_is_failed_again_and_can_be_retried_under_another_name() {
+    let world = World::with(4, 4);
+    fail_one(&world, published("a"));
+    let queue = world.queue();
+    let snapshot = queue.snapshots().expect("reads")[0].snapshot;
+    queue.mark_synced(&[], &[(1, None)]).expect("marks");
+    for (name_of_retry, wait) in [("run-en-000-00001", true), ("run-en-000-00002", false), ("run-en-000-00003", true)] {
+        assert_eq!(queue.retry(&RetrySelection::default(), &name).expect("retries").microshards, 1);
+        let job = claim(&queue);
+        assert_eq!((job.name.as_str(), ids(&job)), (name_of_retry, vec![1]));
+        if wait {
+            finish(&queue, &job.lease, Outcome::Deferred { until_ms: 9, why: "later".into(), progress: false });
+        }
+        let mut ids = Vec::new();
+        let released = queue.release_unworked(snapshot, &mut |id| ids.push(id)).expect("releases");
+        assert_eq!((released.microshards, released.failed_again, ids), (0, 1, vec![]));
+        assert_eq!(failed(&queue), [(1, "404".to_owned())]);
+        assert!(queue.unsynced_failures(snapshot, 0, 9).expect("reads").is_empty(), "the manifest has it as it is");
+        assert_sound(&queue);
+    }
+}
+
+#[test]
+fn a_retry_of_a_retry_is_undone_step_by_step() {
+    let world = World::with(4, 4);
+    let queue = world.queue();
+    let job = claim(&queue);
+    let failure = |index: usize| Failure { seq: job.members[index].seq, sentence: format!("{index}"), tries: 1 };
+    let finish_with = Finish { outcome: published("a"), failures: vec![failure(0), failure(1)], troubles: vec![] };
+    queue.transaction(|| queue.finish(&job.lease, &finish_with)).expect("finishes");
+    queue.retry(&RetrySelection::default(), &name).expect("retries");
+    // One of them fails again while the other waits, is retried alone, and is built.
+    fail_one(&world, Outcome::Deferred { until_ms: i64::MAX, why: "later".into(), progress: false });
+    queue.retry(&RetrySelection::default(), &name).expect("retries");
+    let job = claim(&queue);
+    assert_eq!(ids(&job), [1]);
+    finish(&queue, &job.lease, published("b"));
+    let snapshot = queue.snapshots().expect("reads")[0].snapshot;
+    assert_eq!(queue.release_unworked(snapshot, &mut |_| {}).expect("releases").failed_again, 1);
+    assert_eq!(failed(&queue), [(2, "1".to_owned())], "1 is in a shard");
+    assert_eq!(queue.status().expect("reads")[0].microshards.total(), 4);
     assert_sound(&queue);
 }
 
