@@ -279,6 +279,9 @@ fn watch(lanes: &[ScopedJoinHandle<'_, Result<(), RunError>>], shared: &Shared<'
         if interrupt.requested() {
             stop.set();
         }
+        if stop.is_set() {
+            errands.give_up();
+        }
         for (origin, tally) in sources.tallies() {
             let Some(load) = tally.load else { continue };
             let limit = (load.in_flight as u32, load.per_second.map(|rate| rate.round() as u32));

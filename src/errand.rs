@@ -38,6 +38,11 @@ impl Errands {
         self.0.iter()
     }
 
+    /// Nobody wants an answer any more.
+    pub fn give_up(&self) {
+        self.now().for_each(|errand| errand.ask.give_up());
+    }
+
     /// All that fetchers are at now.
     pub fn now(&self) -> impl Iterator<Item = Arc<Errand>> {
         self.0.iter().filter_map(|place| place.lock().unwrap_or_else(PoisonError::into_inner).clone())

@@ -293,6 +293,10 @@ impl Fetch<'_> {
                 None => {}
             }
         }
+        if self.stop.is_set() {
+            // What is on its way is given up then: that is no trouble of an object's.
+            return Ok(None);
+        }
         troubled.sort_by_key(|(index, _)| *index);
         Ok(Some(troubled))
     }

@@ -35,7 +35,7 @@ pub(crate) struct World {
 
 /// Keeps every event, and counts how often the run has looked at its interrupt.
 #[derive(Default)]
-struct Recorder {
+pub(crate) struct Recorder {
     events: Mutex<Vec<Event>>,
     ticks: AtomicU64,
 }
@@ -43,6 +43,14 @@ struct Recorder {
 impl Recorder {
     fn events(&self) -> Vec<Event> {
         self.events.lock().expect("no panic").clone()
+    }
+
+    /// Blocks until the run has looked at its interrupt after this call.
+    pub(crate) fn wait_for_tick(&self) {
+        let ticks = || self.ticks.load(Ordering::SeqCst);
+        // The tick under way may have begun before.
+        let before = ticks();
+        until("the run has looked at its interrupt", || ticks() > before + 1);
     }
 }
 
@@ -296,10 +304,7 @@ fn a_run_that_is_told_to_stop_asks_for_nothing_that_still_waits_and_builds_nothi
         // One for each thread.
         until("every thread has asked", || world.origin.asked().len() == 8);
         interrupt.request();
-        // The tick under way may have begun before.
-        let ticks = || world.monitor.ticks.load(Ordering::SeqCst);
-        let before = ticks();
-        until("the run has looked at its interrupt", || ticks() > before + 1);
+        world.monitor.wait_for_tick();
         drop(let_go);
         assert!(matches!(run.join().expect("no panic").expect("runs"), Ended::Interrupted(_)));
     });

@@ -89,6 +89,23 @@ fn a_run_that_is_told_to_stop_waits_for_no_repeat_that_is_not_sent() {
 }
 
 #[test]
+fn a_run_that_is_told_to_stop_gives_up_what_is_on_its_way() {
+    let mut world = world(50);
+    // Without it the run would wait for longer than this test does.
+    world.answers.read = Duration::from_secs(100);
+    spoil(&world.origin, 1..=50, Step::Stall);
+    let interrupt = Interrupt::default();
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| world.run_until(&interrupt));
+        until("all threads have asked", || world.origin.asked().len() == 8);
+        interrupt.request();
+        until("the run ends", || run.is_finished());
+        assert!(matches!(run.join().expect("no panic").expect("runs"), Ended::Interrupted(_)));
+    });
+    assert_eq!((world.origin.asked().len(), world.failures()), (8, vec![]));
+}
+
+#[test]
 fn status_names_the_shard_and_the_object_that_is_waited_for_without_its_secret() {
     let (world, origin) = (crate::world::World::new(), Origin::start());
     let mut listing = "microshard_id,language,uri\n".to_owned();
