@@ -8,6 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, SystemTime};
 
 use compact_local::compact::Ended;
+use compact_local::monitor::Event;
 use compact_local::store::http::HttpStore;
 use compact_local::store::{Network, Patience, StoreError, Trouble};
 
@@ -187,6 +188,10 @@ fn a_retry_after_without_measure_is_cut_to_what_is_honoured_wherever_it_is_met()
             world.origin.on("/1", steps);
             assert!(matches!(world.run().expect("runs"), Ended::Done(_)));
             assert_eq!((world.rows(), world.failures()), (1, vec![]));
+            let second = Duration::from_secs(1);
+            for event in world.monitor.events() {
+                assert!(!matches!(event, Event::ShardDeferred { delay, .. } if delay > second), "{event:?}");
+            }
         }
     }
 }
