@@ -11,7 +11,6 @@ use std::io::{self, Write};
 use anyhow::{Result, ensure};
 
 use crate::format::seek::FRAME_BYTES_MAX;
-use crate::monitor::human::count;
 
 /// A row that does not end is held back no further.
 const ROW_BYTES_MAX: u64 = FRAME_BYTES_MAX;
@@ -32,7 +31,7 @@ impl RowRange {
     /// Fails, naming what there is, where rows are wanted that a shard of so many `rows` has not.
     pub fn check(self, rows: u64) -> Result<()> {
         let last = self.end.unwrap_or(self.start);
-        ensure!(last <= rows, "it has {} rows, and no {}", count(rows), self.beyond(rows));
+        ensure!(last <= rows, "it has {rows} rows, and no {}", self.beyond(rows));
         Ok(())
     }
 

@@ -265,7 +265,7 @@ fn what_is_typed_wrongly_is_a_matter_of_usage_and_what_is_not_there_an_error_wit
     world.run("cat a --rows 0 --microshard 1").ends(2);
     for (shard, words) in [
         ("b", "b: "),
-        (".", "something else than a file"),
+        (".", ". is a directory"),
         ("../no/such/../b", "no/such"),
         ("s3://bucket", "names no object"),
         ("gopher://host/a", "gopher"),

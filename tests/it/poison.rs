@@ -42,7 +42,7 @@ fn the_one_microshard_that_kills_the_process_fails_after_it_was_tried_alone_and_
     assert!(sentence.contains("the process died while decoding it, and again when it was tried alone"), "{sentence}");
     let status = world.json("status --json --queue q.db");
     assert_eq!(status["microshards"]["consumed"], 39);
-    world.ok("verify --source --queue q.db");
+    world.run("verify --source --queue q.db").ends(3);
 }
 
 /// The second death. Lanes download everything else while the suspect is on its way, and decode nothing before it is tried.
