@@ -41,7 +41,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    fn events(&self) -> Vec<Event> {
+    pub(crate) fn events(&self) -> Vec<Event> {
         self.events.lock().expect("no panic").clone()
     }
 
@@ -304,7 +304,7 @@ fn a_run_that_is_told_to_stop_asks_for_nothing_that_still_waits_and_builds_nothi
         // One for each thread.
         until("every thread has asked", || world.origin.asked().len() == 8);
         interrupt.request();
-        world.monitor.wait_for_tick();
+        until("the run ends", || run.is_finished());
         drop(let_go);
         assert!(matches!(run.join().expect("no panic").expect("runs"), Ended::Interrupted(_)));
     });

@@ -85,7 +85,7 @@ fn a_run_that_is_told_to_stop_waits_for_no_repeat_that_is_not_sent() {
         // All fetchers are held: what is asked for again waits for one of them.
         until("they are asked for again", || origins().first().is_some_and(|origin| origin.asked_again > 1));
         interrupt.request();
-        world.monitor.wait_for_tick();
+        until("the run ends", || run.is_finished());
         drop(let_go);
         assert!(matches!(run.join().expect("no panic").expect("runs"), Ended::Interrupted(_)));
     });
