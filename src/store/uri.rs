@@ -276,8 +276,9 @@ fn file_path(rest: &str) -> std::result::Result<String, String> {
     if !path.starts_with('/') {
         return Err("a file uri names a path of this machine: file:///path".into());
     }
-    let decoded = percent_encoding::percent_decode_str(path).decode_utf8();
-    decoded.map(Into::into).map_err(|_| "its path is not UTF-8".into())
+    let decoded = percent_encoding::percent_decode_str(path).decode_utf8().map_err(|_| "its path is not UTF-8")?;
+    refuse_control_characters(&decoded)?;
+    Ok(decoded.into())
 }
 
 fn directory(path: &Path) -> std::result::Result<Location, String> {

@@ -80,6 +80,20 @@ fn a_shard_that_is_cut_off_is_printed_as_far_as_it_is_there_and_no_further() {
     assert_eq!(print(&serve(end), ALL).fails(&["its seek table claims 105 bytes, and the whole shard has 50"]), "");
 }
 
+/// A shard of one frame with a damaged magic number looked like plain text: its bytes went to the terminal, as rows.
+#[test]
+fn what_is_neither_compressed_nor_text_is_not_printed_as_rows() {
+    let shard = compressed(rows(50).concat().as_bytes());
+    for byte in 0..4 {
+        let mut damaged = shard.clone();
+        damaged[byte] ^= 0x80;
+        assert_eq!(print(&serve(&damaged), ALL).fails(&["it is neither zstd, nor gzip, nor text"]), "", "byte {byte}");
+    }
+    // A letter of several bytes may lie across the end of what is looked at.
+    let text = format!("{{\"t\":\"{}\"}}\n", "\u{6f22}".repeat(50_000));
+    assert_eq!(print(&serve(text.as_bytes()), ALL).rows(), text);
+}
+
 #[test]
 fn a_server_that_ignores_ranges_is_told_and_the_rows_are_right() {
     let rows = rows(6000);

@@ -105,6 +105,8 @@ fn a_bad_uri_is_one_clear_error() {
         ("s3:///key", "bucket"),
         ("s3://a b/key", "bucket"),
         ("file://host/a", "this machine"),
+        ("file:///a%0Ab", "\\n"),
+        ("file:///a%1b[2J", "\\u{1b}"),
         ("/", "names no object"),
     ] {
         let error = refused(uri, Some("/data")).to_string();
@@ -122,7 +124,7 @@ fn a_base_is_a_directory_a_bucket_or_an_http_path() {
     assert!(shown("out").starts_with('/'));
     assert_eq!(shown("s3://bucket//a/b/"), "s3://bucket/a/b");
     assert_eq!(shown("https://me:pass@host/a b/"), "https://host/a%20b");
-    for bad in ["", "ftp://h/a", "s3://", "s3://b/../c", "https://h/a?b=c", "a\tb"] {
+    for bad in ["", "ftp://h/a", "s3://", "s3://b/../c", "https://h/a?b=c", "a\tb", "file:///a%00b"] {
         Location::parse(bad).expect_err(bad);
     }
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::LazyLock;
 
+use compact_local::error;
 use compact_local::naming;
 use compact_local::plan::{Policy, Remainder};
 use microshard_queue::{
@@ -32,7 +33,7 @@ pub(crate) fn check(input: &[u8]) {
     std::fs::write(&path, bytes).expect("writes");
     for step in [read, work, results, retry] {
         if let Err(refused) = Queue::open(&path).and_then(|queue| step(&queue)) {
-            super::assert_shown(&refused.to_string());
+            super::assert_shown(&error::sentence(&refused.into()));
         }
     }
 }

@@ -95,7 +95,7 @@ fn shard(bytes: &[u8]) {
     let wanted = Wanted::Rows(RowRange { start, end: Some(end) });
     match cat(&mut object, wanted, &mut out) {
         Ok(()) => {
-            let rows = out.iter().filter(|byte| **byte == b'\n').count() as u64;
+            let rows = out.split_inclusive(|byte| *byte == b'\n').count() as u64;
             assert_eq!(rows, end.saturating_sub(start), "of {start}..{end}");
         }
         Err(failed) => super::assert_shown(&error::sentence(&failed)),
