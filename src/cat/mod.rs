@@ -5,7 +5,7 @@
 mod object;
 mod rows;
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
@@ -13,7 +13,7 @@ pub use self::object::Object;
 pub use self::rows::RowRange;
 use self::rows::RowWriter;
 use crate::format::seek::{FRAME_BYTES_MAX, Frame, RowIndex, SeekTable, Tail};
-use crate::format::{BadInput, Compression, FrameDecoder, decode_stream};
+use crate::format::{BadInput, FrameDecoder, decode_stream};
 use crate::store::StoreError;
 
 /// What is read of a shard's end at first: row index and seek table of some 2,000 spliced microshards.
@@ -152,8 +152,7 @@ fn read_frame(bytes: &mut dyn Read, frame: Frame, into: &mut Vec<u8>) -> Result<
 /// Decodes from the start, and no further than the last wanted row.
 fn print_stream(shard: &Object<'_>, rows: RowRange, out: &mut dyn Write) -> Result<()> {
     let mut writer = RowWriter::new(rows, out);
-    let mut object = BufReader::with_capacity(64 << 10, shard.read_whole());
-    ensure!(may_be_rows(object.fill_buf().map_err(unwrapped)?), "it is neither zstd, nor gzip, nor text");
+    let object = BufReader::with_capacity(64 << 10, shard.read_whole());
     let mut text = decode_stream(object).map_err(unwrapped)?;
     let (mut piece, mut decoded) = (vec![0; 128 << 10], 0_u64);
     while !writer.is_done() {
@@ -171,12 +170,6 @@ fn print_stream(shard: &Object<'_>, rows: RowRange, out: &mut dyn Write) -> Resu
         writer.push(piece.get(..read).context("its reader gave more than it was asked for")?)?;
     }
     Ok(())
-}
-
-/// Whether an object that begins so may be one of rows: a damaged one must not be taken for plain text.
-fn may_be_rows(begin: &[u8]) -> bool {
-    let is_text = || std::str::from_utf8(begin).map_or_else(|error| error.error_len().is_none(), |_| true);
-    Compression::of(begin) != Compression::Plain || is_text()
 }
 
 /// The error of the store that is in one of its readers'.
