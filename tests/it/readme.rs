@@ -1,5 +1,5 @@
 //! The README tells the truth about what can be typed: every command line in it parses, every flag it names exists, no
-//! flag is left out, and every source file it names is there. It must never run anything; what commands do is tested
+//! flag is left out, and every source file and test it names is there. It must never run anything; what commands do is tested
 //! elsewhere.
 
 use std::collections::BTreeSet;
@@ -65,5 +65,16 @@ fn every_source_file_the_readme_names_is_there() {
     assert!(named.len() > 20, "only {} files were found: has the README's form changed?", named.len());
     for path in named {
         assert!(root.join(path).exists(), "{path} is not there");
+    }
+}
+
+#[test]
+fn every_test_the_readme_names_is_there() {
+    let named: Vec<_> = code_spans().into_iter().filter_map(|span| span.split_once("::")).collect();
+    assert!(named.len() > 25, "only {} tests were found: has the README's form changed?", named.len());
+    for (module, test) in named {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/it/{module}.rs"));
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert!(text.contains(&format!("#[test]\nfn {test}() {{\n")), "there is no test `{module}::{test}`");
     }
 }
