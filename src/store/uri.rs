@@ -43,6 +43,7 @@ impl Location {
                     return Err(bad("a base has no query: give the uris in full".into()));
                 }
                 let path = encode(path.trim_matches('/'), LEGAL_IN_PATH);
+                refuse_encoded_dot_segments(&path).map_err(bad)?;
                 Ok(Location::Http(if path.is_empty() { origin } else { format!("{origin}/{path}") }))
             }
             Some(("s3", rest)) => {
@@ -227,8 +228,7 @@ fn encode(text: &str, legal: &[u8]) -> String {
 fn http_key(text: &str, legal: &[u8]) -> std::result::Result<String, String> {
     let (path, query) = text.split_once('?').map_or((text, None), |(path, query)| (path, Some(query)));
     let path = encode(named(path)?, legal);
-    let decoded = percent_encoding::percent_decode_str(&path).decode_utf8_lossy();
-    refuse_dot_segments(&decoded)?;
+    refuse_encoded_dot_segments(&path)?;
     Ok(match query {
         Some(query) => format!("{path}?{}", encode(query, LEGAL_IN_QUERY)),
         None => path,
@@ -288,7 +288,11 @@ fn directory(path: &Path) -> std::result::Result<Location, String> {
 /// The absolute path without `..`, which uris of objects must not hold. What it means depends on links, so the disk is
 /// asked about all that comes before it.
 pub fn without_dots(path: &Path) -> std::io::Result<PathBuf> {
-    let path = std::path::absolute(path)?;
+    let mut path = std::path::absolute(path)?;
+    if path.as_os_str().as_encoded_bytes().starts_with(b"//") {
+        // The same as one slash, but it would be another name.
+        path = path.components().collect();
+    }
     let parts: Vec<_> = path.components().collect();
     let Some(last) = parts.iter().rposition(|part| *part == Component::ParentDir) else { return Ok(path) };
     let (above, below) = parts.split_at(last + 1);
@@ -306,6 +310,11 @@ pub(super) fn refuse_dot_segments(key: &str) -> std::result::Result<(), String> 
         Some(segment) => Err(format!("its path has the segment `{segment}`, which could lead out of its base")),
         None => Ok(()),
     }
+}
+
+/// Of an http path an encoded dot is a dot.
+fn refuse_encoded_dot_segments(path: &str) -> std::result::Result<(), String> {
+    refuse_dot_segments(&percent_encoding::percent_decode_str(path).decode_utf8_lossy())
 }
 
 fn refuse_control_characters(text: &str) -> std::result::Result<(), String> {

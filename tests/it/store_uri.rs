@@ -26,6 +26,8 @@ fn a_relative_uri_is_taken_from_its_base() {
         ("https://host.example", "a.jsonl", "https://host.example/a.jsonl"),
         ("/data/in", "././en//a.jsonl", "/data/in/en//a.jsonl"),
         ("/data/in", "..a/b..c/...", "/data/in/..a/b..c/..."),
+        ("//data/in", "a.jsonl", "/data/in/a.jsonl"),
+        ("file:////data//in/", "a.jsonl", "/data/in/a.jsonl"),
     ] {
         assert_eq!(resolved(uri, Some(base)), absolute);
     }
@@ -124,7 +126,17 @@ fn a_base_is_a_directory_a_bucket_or_an_http_path() {
     assert!(shown("out").starts_with('/'));
     assert_eq!(shown("s3://bucket//a/b/"), "s3://bucket/a/b");
     assert_eq!(shown("https://me:pass@host/a b/"), "https://host/a%20b");
-    for bad in ["", "ftp://h/a", "s3://", "s3://b/../c", "https://h/a?b=c", "a\tb", "file:///a%00b"] {
+    for bad in [
+        "",
+        "ftp://h/a",
+        "s3://",
+        "s3://b/../c",
+        "https://h/a?b=c",
+        "a\tb",
+        "file:///a%00b",
+        "https://h/a/..",
+        "https://h/%2e%2E/a",
+    ] {
         Location::parse(bad).expect_err(bad);
     }
 }
