@@ -171,7 +171,7 @@ fn a_failure_of_an_odd_name_is_one_line_and_one_field_and_names_it_whole() {
     assert_eq!(shown.lines().count(), names.len());
     for ((line, name), id) in shown.lines().zip(&names).zip(1..) {
         let fields: Vec<&str> = line.split('\t').collect();
-        assert_eq!((fields.len(), fields[0]), (4, format!("{id}").as_str()), "{line}");
+        assert_eq!((fields.len(), fields[0]), (5, format!("{id}").as_str()), "{line}");
         assert!(fields[2].ends_with(&format!("in/{name}")), "{line}");
     }
     let listed = world.json("failures --json --queue q.db");
