@@ -99,7 +99,7 @@ fn no_command_prints_or_writes_a_secret_whatever_fails() {
         ("status", 0),
         ("status --json", 0),
         ("plan --json", 0),
-        ("verify --source", 0),
+        ("verify --source", 3),
         ("sync-back --json", 0),
         ("retry --json", 0),
         ("release --json", 0),
