@@ -196,6 +196,9 @@ fn who_may_not_write_to_a_queue_is_told_so_and_may_look_at_it_while_a_runner_wor
     let small = Small::new(KIB * KIB);
     snapshot(&small.path, "run", &items("en", 1..=10), Every(1, false)).expect("fits");
     std::fs::set_permissions(small.disk.path(""), Permissions::from_mode(0o755)).expect("sets");
+    // A queue is its owner's alone, who may let others look.
+    as_nobody(|| Queue::open(&small.path).map(drop)).expect_err("it is another's");
+    std::fs::set_permissions(&small.path, Permissions::from_mode(0o644)).expect("sets");
     let told = as_nobody(|| Queue::open(&small.path).map(drop)).expect_err("the directory is another's");
     assert!(matches!(told, Error::ReadOnly(_)), "{told:?}");
     let told = as_nobody(|| Lock::acquire(&small.path, LockKind::Runner).map(drop)).expect_err("so is the lock");
