@@ -81,14 +81,10 @@ impl Network {
             .user_agent(USER_AGENT)
             // What was asked for over TLS is not taken without it, wherever a redirect leads.
             .https_only(is_secure)
-            // The library would trust the roots it was built with, and none of a private authority.
+            // The system's roots, or those that SSL_CERT_FILE names: the library would trust those it was built with.
             .tls_config(TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build())
             .accept_encoding(accept_encoding(&host))
             .http_status_as_error(false)
-            // The system's roots, or those that SSL_CERT_FILE names.
-            .tls_config(TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build())
-            // No redirect leads from an origin that proves who it is to one that anybody on the way can play.
-            .https_only(origin.starts_with("https://"))
             .max_redirects(redirects_max)
             .max_redirects_will_error(redirects_max > 0)
             .timeout_connect(Some(patience.connect))

@@ -69,7 +69,7 @@ type Turn = Condvar;
 pub struct NotNow {
     /// Not before so long a time has passed.
     pub wait: Duration,
-    /// What the origin answered, where that is why; `None` where it is the user's ceiling.
+    /// What the origin answered, where that is why; `None` where it is the user's ceiling, or others are not answered yet.
     pub why: Option<String>,
 }
 
