@@ -17,6 +17,9 @@ use compact_local::hex;
 use compact_local::store::{Bounds, GetOptions, Reader, Sources, StoreSettings};
 use sha2::{Digest, Sha256};
 
+/// As long as it takes until an origin that is new may be asked so much at once.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 #[derive(Parser)]
 struct Cli {
     /// A directory made by `compact-local demo --generate-only`.
@@ -52,7 +55,7 @@ fn main() {
     let microshards = read_manifest(data);
     let files = cli.write.as_deref().map(|dir| made_for(dir, &microshards));
     let settings = StoreSettings::from_args(&cli.store).expect("has defaults");
-    let bounds = Bounds { in_flight: cli.threads, per_second: None, pause: Duration::ZERO, wait: Duration::ZERO };
+    let bounds = Bounds { in_flight: cli.threads, per_second: None, pause: Duration::ZERO, wait: PATIENCE };
     let sources = Sources::new(settings, bounds);
     let next = AtomicUsize::new(0);
     let started = Instant::now();
