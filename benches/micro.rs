@@ -10,7 +10,7 @@ use compact_local::format::{Decoder, Encoded, Frames, JsonlReader, Limits, RowRe
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
 
-const LIMITS: Limits = Limits { bytes_max: 1 << 30 };
+const LIMITS: Limits = Limits { bytes_max: 1 << 30, lenient: false };
 /// Microshards of a shard: about 17,000 rows.
 const PER_SHARD: u64 = 250;
 

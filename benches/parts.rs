@@ -17,7 +17,7 @@ use compact_local::store::{Bounds, GetOptions, Sources, StoreSettings};
 use rustix::time::{ClockId, clock_gettime};
 use sha2::{Digest, Sha256};
 
-const LIMITS: Limits = Limits { bytes_max: 1 << 30 };
+const LIMITS: Limits = Limits { bytes_max: 1 << 30, lenient: false };
 /// Microshards to a shard, for the encoder: about 17,000 rows.
 const PER_SHARD: usize = 250;
 const LEVEL: i32 = 3;

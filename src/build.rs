@@ -38,6 +38,7 @@ impl Readers {
     }
 
     /// The calling builder's own; nobody else waits for it.
+    #[expect(clippy::indexing_slicing, reason = "a remainder, and there is one reader at least")]
     fn mine(&self) -> MutexGuard<'_, JsonlReader> {
         let index = rayon::current_thread_index().unwrap_or(0);
         self.each[index % self.each.len()].lock().unwrap_or_else(PoisonError::into_inner)
@@ -170,6 +171,7 @@ struct Digested {
 }
 
 impl Write for Digested {
+    #[expect(clippy::indexing_slicing, reason = "a file takes no more than it is given")]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = step("spool: write").and_then(|()| self.file.write(bytes))?;
         self.digester.write_all(&bytes[..written])?;

@@ -198,8 +198,8 @@ fn work(shared: &Shared<'_>, owner: &str) -> Result<()> {
     let lanes = memory.lanes;
     let budget = Budget::new(memory.bodies);
     let park = Park::default();
-    let limits = Limits { bytes_max: config.output.max_microshard_bytes };
-    let readers = Readers::new(config.builders, limits, Limits { bytes_max: memory.decoded_beside });
+    let limits = config.output.limits();
+    let readers = Readers::new(config.builders, limits, Limits { bytes_max: memory.decoded_beside, ..limits });
     let gate = &Gate::default();
     let suspecting = Queue::open(&config.queue)?;
     let builders = rayon::ThreadPoolBuilder::new()

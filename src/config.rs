@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli;
 use crate::format::seek::FRAME_BYTES_MAX;
-use crate::format::{Frames, encoder_bytes};
+use crate::format::{Frames, Limits, encoder_bytes};
 use crate::memory::Needs;
 use crate::patience::Patience;
 use crate::store::{Bounds, Location, StoreSettings};
@@ -55,6 +55,9 @@ pub struct Output {
     pub frames: Frames,
     /// A microshard that is larger than this when decoded fails.
     pub max_microshard_bytes: u64,
+    /// Rows need only be right by JSON's grammar. Queues that were bound before there was a choice take them so.
+    #[serde(default = "yes")]
+    pub lenient: bool,
     /// A shard with failed microshards waits, instead of being built from the rest.
     pub hold_on_failure: bool,
 }
@@ -89,6 +92,7 @@ impl Config {
                 level: args.level,
                 frames: args.frames,
                 max_microshard_bytes: args.max_microshard_bytes,
+                lenient: args.lenient,
                 hold_on_failure: args.on_failure == cli::OnFailure::Hold,
             },
             only: args.only.clone(),
@@ -130,7 +134,7 @@ impl Output {
         let published = queue.status()?.iter().any(|group| group.shards.published > 0);
         match Output::of(queue)? {
             Some(bound) if bound == *self => Ok(()),
-            Some(bound) if published => bail!(
+            Some(bound) if published && !bound.may_become(self) => bail!(
                 "the queue was started with {}, not {}: a queue's shards all have the same options, so repeat the first \
                  ones, or snapshot into a new queue",
                 bound.differing(self),
@@ -138,6 +142,11 @@ impl Output {
             ),
             _ => queue.set_meta(OUTPUT_KEY, &serde_json::to_string(self)?).map_err(Into::into),
         }
+    }
+
+    /// To become lenient changes no shard that was built, it only lets in what failed.
+    fn may_become(&self, other: &Output) -> bool {
+        Output { lenient: self.lenient || other.lenient, ..self.clone() } == *other
     }
 
     /// The options the queue is bound to; `None` before its first run.
@@ -153,40 +162,55 @@ impl Output {
             level: cli::LEVEL_DEFAULT,
             frames: Frames::default(),
             max_microshard_bytes: cli::bytes(cli::MICROSHARD_BYTES_DEFAULT).unwrap_or(u64::MAX),
+            lenient: false,
             hold_on_failure: false,
         }
     }
 
     /// The flags of `run` that mean this output, each with its value; without those that say what is the default.
-    pub fn flags(&self) -> Vec<(&'static str, String)> {
+    pub fn flags(&self) -> Vec<(&'static str, Option<String>)> {
         let mut flags = self.differing_flags(&Output::unless_told_otherwise(self.location.clone()));
-        flags.insert(0, ("--output", self.location.clone()));
+        flags.insert(0, ("--output", Some(self.location.clone())));
         flags
+    }
+
+    /// What a microshard may be like.
+    pub fn limits(&self) -> Limits {
+        Limits { bytes_max: self.max_microshard_bytes, lenient: self.lenient }
     }
 
     /// As flags, those that differ from `other`'s.
     fn differing(&self, other: &Output) -> String {
         let flags = self.differing_flags(other);
-        flags.iter().map(|(flag, value)| format!("{flag} {value}")).collect::<Vec<_>>().join(" ")
+        let words = flags.into_iter().flat_map(|(flag, value)| [Some(flag.to_owned()), value]);
+        words.flatten().collect::<Vec<_>>().join(" ")
     }
 
-    fn differing_flags(&self, other: &Output) -> Vec<(&'static str, String)> {
+    fn differing_flags(&self, other: &Output) -> Vec<(&'static str, Option<String>)> {
         let mut flags = Vec::new();
+        let mut add = |flag, value: Option<String>| flags.push((flag, value));
         if self.location != other.location {
-            flags.push(("--output", self.location.clone()));
+            add("--output", Some(self.location.clone()));
         }
         if self.level != other.level {
-            flags.push(("--level", self.level.to_string()));
+            add("--level", Some(self.level.to_string()));
         }
         if self.frames != other.frames {
-            flags.push(("--frames", self.frames.to_string()));
+            add("--frames", Some(self.frames.to_string()));
         }
         if self.max_microshard_bytes != other.max_microshard_bytes {
-            flags.push(("--max-microshard-bytes", self.max_microshard_bytes.to_string()));
+            add("--max-microshard-bytes", Some(self.max_microshard_bytes.to_string()));
+        }
+        if self.lenient != other.lenient {
+            add(if self.lenient { "--lenient" } else { "no --lenient" }, None);
         }
         if self.hold_on_failure != other.hold_on_failure {
-            flags.push(("--on-failure", if self.hold_on_failure { "hold" } else { "skip" }.to_owned()));
+            add("--on-failure", Some(if self.hold_on_failure { "hold" } else { "skip" }.to_owned()));
         }
         flags
     }
+}
+
+fn yes() -> bool {
+    true
 }

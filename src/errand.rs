@@ -100,8 +100,11 @@ impl Awaited {
 
     /// Those that were asked for once.
     pub fn asked_once(&self) -> Vec<(usize, Arc<Errand>)> {
-        let once = self.0.iter().filter(|(_, object)| object.errands.len() == 1);
-        once.map(|(index, object)| (*index, Arc::clone(&object.errands[0]))).collect()
+        let once = |(index, object): (&usize, &Object)| match object.errands.as_slice() {
+            [errand] => Some((*index, Arc::clone(errand))),
+            _ => None,
+        };
+        self.0.iter().filter_map(once).collect()
     }
 }
 

@@ -84,13 +84,19 @@ impl StoreError {
     }
 }
 
+/// The system's code, which a library may have wrapped once.
+fn os_code(error: &std::io::Error) -> Option<i32> {
+    let wrapped = || std::error::Error::source(error)?.downcast_ref::<std::io::Error>()?.raw_os_error();
+    error.raw_os_error().or_else(wrapped)
+}
+
 /// What an error of the file system means: of one file, of what is read in general, or of this process.
 fn local_trouble(operation: &str, error: &std::io::Error) -> Trouble {
     // ENOMEM, EAGAIN, ENFILE, EMFILE: this process, or the machine, is at its limits.
     const LIMITS: [i32; 4] = [12, 11, 23, 24];
     // EIO, ENOTCONN, ESTALE: a disk or a network file system that may come back.
     const PASSING: [i32; 3] = [5, 107, 116];
-    let code = error.raw_os_error().unwrap_or_default();
+    let code = os_code(error).unwrap_or_default();
     match error.kind() {
         _ if LIMITS.contains(&code) => Trouble::Misconfigured,
         _ if operation == "get" && PASSING.contains(&code) => Trouble::Transient,

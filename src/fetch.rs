@@ -2,6 +2,8 @@
 //! for the network only, lanes for their own answers only. What must wait more than a moment is deferred, never slept
 //! through (I9), and every bound ends in a sentence.
 
+#![expect(clippy::indexing_slicing, reason = "indexes of a job's members, which come back as they were sent")]
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
@@ -238,9 +240,9 @@ impl Fetch<'_> {
         answer.recv().map_err(|_| gone())?.result
     }
 
-    /// Asks for all of them at once, and gives the bodies as they come, with the members' indexes. What cannot be had, or is
-    /// no more asked for when the run is told to stop, is left out.
-    pub fn fetch_each(&self, members: &[Member]) -> impl Iterator<Item = (usize, Vec<u8>)> {
+    /// Asks for all of them at once, and gives the bodies as they come. What cannot be had, or is no more asked for when the
+    /// run is told to stop, is left out.
+    pub fn fetch_each<'m>(&self, members: &'m [Member]) -> impl Iterator<Item = (&'m Member, Vec<u8>)> {
         let (reply, answers) = bounded(members.len());
         let reply = Arc::new(reply);
         for (index, member) in members.iter().enumerate() {
@@ -250,7 +252,7 @@ impl Fetch<'_> {
             }
         }
         drop(reply);
-        answers.into_iter().filter_map(|answer| Some((answer.index, answer.result.ok()?)))
+        answers.into_iter().filter_map(|answer| Some((members.get(answer.index)?, answer.result.ok()?)))
     }
 
     /// Asks for `missing` and waits for all answers; `None` when told to stop.
@@ -331,7 +333,9 @@ impl Fetch<'_> {
         let tally = self.sources.tally(&member.uri)?;
         match error.trouble {
             // A wrong --source, or a directory that is not mounted, must not fail a whole export.
-            Trouble::Gone if !self.has_served && tally.ok == 0 && tally.gone > self.patience.few => {
+            Trouble::Gone | Trouble::TooLarge
+                if !self.has_served && tally.ok == 0 && tally.gone > self.patience.few =>
+            {
                 Err(restated(error))
             }
             Trouble::Gone | Trouble::TooLarge | Trouble::Local | Trouble::Conflict => failed(error.cause.clone()),

@@ -8,7 +8,7 @@ use microshard_queue::{Member, Queue};
 
 use crate::config::Output;
 use crate::fetch::Fetch;
-use crate::format::{JsonlReader, Limits, RowReader};
+use crate::format::{JsonlReader, RowReader};
 use crate::job::RunError;
 use crate::slots::Slots;
 use crate::stop::Stop;
@@ -44,9 +44,9 @@ pub fn try_suspects(
 ) -> Result<(), RunError> {
     let _opens = Opens(gate);
     let suspects = queue.suspects()?;
-    for (index, body) in fetch.fetch_each(&suspects) {
-        decode_alone(&suspects[index], &body, slots, output);
-        queue.acquit(suspects[index].seq)?;
+    for (suspect, body) in fetch.fetch_each(&suspects) {
+        decode_alone(suspect, &body, slots, output);
+        queue.acquit(suspect.seq)?;
     }
     Ok(())
 }
@@ -57,5 +57,5 @@ fn decode_alone(member: &Member, body: &[u8], slots: &Slots, output: &Output) {
     #[cfg(feature = "test-faults")]
     crate::faults::before_decode(member.microshard_id);
     // Bad or not, it was decoded.
-    let _ = JsonlReader::default().read(body, Limits { bytes_max: output.max_microshard_bytes });
+    let _ = JsonlReader::default().read(body, output.limits());
 }

@@ -1,6 +1,8 @@
 //! One job, from its claim to its outcome, top to bottom: fetch, build, publish. What goes wrong with a microshard or a
 //! shard is data, an outcome; what goes wrong with the run is an error, and fails nothing.
 
+#![expect(clippy::indexing_slicing, reason = "indexes of the job's members, from its own builder")]
+
 use std::path::Path;
 
 use microshard_queue::{Client, Failure, Finish, Job, Outcome, Receipt, now_ms};
@@ -262,6 +264,10 @@ fn input_trouble(error: StoreError, tools: &Tools<'_>) -> RunError {
                 )
                 .into(),
             };
+        }
+        Trouble::TooLarge => {
+            ": no object has been served so far and many are too large; is --source right, and --max-microshard-bytes enough? \
+             No microshard was failed for it"
         }
         Trouble::Denied => ": it serves hardly any object to us; check credentials and permissions, then run again",
         Trouble::Misconfigured => ": set this right, then run again; no microshard was failed for it",

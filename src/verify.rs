@@ -65,7 +65,7 @@ impl Verifier<'_> {
         }
         let mut reader = JsonlReader::default();
         let Rows::Lines { text, count, encoded } =
-            reader.read(&object, Limits { bytes_max: u64::MAX }).map_err(|bad| bad.to_string())?;
+            reader.read(&object, Limits { bytes_max: u64::MAX, lenient: true }).map_err(|bad| bad.to_string())?;
         verified.rows = count;
         if count != receipt.rows {
             return Err(format!("has {count} rows, the queue says {}", receipt.rows));
@@ -107,7 +107,7 @@ impl Verifier<'_> {
         let mut reader = JsonlReader::default();
         let mut source = sources.reader();
         let mut object = Vec::new();
-        let bytes_max = self.output.max_microshard_bytes;
+        let limits = self.output.limits();
         for (place, member) in members.iter().enumerate() {
             let named = |what: &dyn std::fmt::Display| {
                 format!("microshard {} ({}): {what}", member.microshard_id, shown_uri(&member.uri))
@@ -116,8 +116,7 @@ impl Verifier<'_> {
                 verified.not_compared = Some(why);
                 return Ok(());
             }
-            let Rows::Lines { text: rows, count, .. } =
-                reader.read(&object, Limits { bytes_max }).map_err(|bad| named(&bad))?;
+            let Rows::Lines { text: rows, count, .. } = reader.read(&object, limits).map_err(|bad| named(&bad))?;
             text =
                 text.strip_prefix(rows).ok_or_else(|| named(&"its rows are not where they should be in the shard"))?;
             if index.is_some_and(|index| index.microshards.get(place) != Some(&(member.microshard_id, count))) {

@@ -79,7 +79,7 @@ fn step(args: &[&str], expected: Exit, out: &mut dyn Write) -> Result<()> {
     let cli = Cli::try_parse_from(std::iter::once(&"compact-local").chain(args))?;
     let exit = run_command(&cli.command, out)?;
     if exit != expected {
-        bail!("`{}` ended with code {}, expected {}", args[0], exit.code(), expected.code());
+        bail!("`{}` ended with code {}, expected {}", args.join(" "), exit.code(), expected.code());
     }
     Ok(())
 }

@@ -79,8 +79,8 @@ pub(super) fn run(args: &cli::Verify, out: &mut dyn Write) -> Result<Exit> {
             human::count(missing.refused)
         )?;
     }
-    if !wrong.is_empty() {
-        bail!("the dataset does not verify: {} faults, the first: {}", wrong.len(), wrong[0]);
+    if let Some(first) = wrong.first() {
+        bail!("the dataset does not verify: {} faults, the first: {first}", wrong.len());
     }
     if let Some(first) = not_compared.first() {
         bail!("{} shards could not be compared with their microshards: {first}", not_compared.len());

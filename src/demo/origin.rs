@@ -177,7 +177,7 @@ fn read_request<'a>(requests: &mut impl BufRead, head: &'a mut Vec<u8>) -> io::R
     let mut limited = requests.take(HEAD_BYTES_MAX);
     let mut line_start = 0;
     while limited.read_until(b'\n', head)? > 0 {
-        if matches!(&head[line_start..], b"\r\n" | b"\n") && line_start > 0 {
+        if matches!(head.get(line_start..), Some(b"\r\n" | b"\n")) && line_start > 0 {
             return parse(head).map(Some);
         }
         line_start = head.len();

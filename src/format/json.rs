@@ -1,18 +1,76 @@
-//! Whether a row is one JSON object, told quickly. Only a yes counts: what is not accepted here is judged, and explained,
-//! by a full parser. Strings are taken to be UTF-8.
+//! Whether a row is one JSON object that every reader takes for the same, told quickly. Only a yes counts: what is not
+//! accepted here is judged, and explained, by a full parser. Strings are taken to be UTF-8.
 
 /// Objects and arrays nested deeper than this break readers that recurse: as many as `Nesting` has bits.
 pub(super) const DEPTH_MAX: u32 = u128::BITS;
+/// Names of one object that are compared here.
+const NAMES_MAX: usize = 64;
+/// A number of so many digits, and a power of ten of so many, is certainly an integer of 64 bits or a finite double.
+const DIGITS_MAX: usize = 18;
+const EXPONENT_DIGITS_MAX: usize = 2;
 
-/// Whether `row` is certainly one JSON object, not nested too deep, with nothing but white space around it.
-pub(super) fn is_object(row: &[u8]) -> bool {
-    let mut rest = Rest(row);
-    rest.skip_space();
-    rest.0.first() == Some(&b'{') && rest.value().is_some() && rest.0.is_empty()
+/// Tells it of one row after another; keeps its buffers between them.
+#[derive(Default)]
+pub(super) struct Checker(Names);
+
+impl Checker {
+    /// Whether `row` is certainly one such object, not nested too deep, with nothing but white space around it.
+    pub(super) fn accepts(&mut self, row: &[u8]) -> bool {
+        self.0.marks.clear();
+        self.0.starts.clear();
+        let mut rest = Rest { bytes: row, names: &mut self.0 };
+        rest.skip_space();
+        rest.bytes.first() == Some(&b'{') && rest.value().is_some() && rest.bytes.is_empty()
+    }
 }
 
 /// What is not read yet. Methods return `None` where it is not what they are for.
-struct Rest<'a>(&'a [u8]);
+struct Rest<'a> {
+    bytes: &'a [u8],
+    names: &'a mut Names,
+}
+
+/// The names in the objects that are open, as marks.
+#[derive(Default)]
+struct Names {
+    marks: Vec<u64>,
+    /// Where those of each object begin.
+    starts: Vec<usize>,
+}
+
+impl Names {
+    fn open(&mut self) {
+        self.starts.push(self.marks.len());
+    }
+
+    fn close(&mut self) {
+        self.marks.truncate(self.starts.pop().unwrap_or(0));
+    }
+
+    /// `None` where it may be there already.
+    fn add(&mut self, name: &[u8]) -> Option<()> {
+        let mark = mark(name)?;
+        let others = self.marks.get(*self.starts.last()?..)?;
+        if others.len() == NAMES_MAX || others.contains(&mark) {
+            return None;
+        }
+        self.marks.push(mark);
+        Some(())
+    }
+}
+
+/// The same for the same name, seldom for another; `None` where the name could be spelt otherwise.
+fn mark(name: &[u8]) -> Option<u64> {
+    if name.contains(&b'\\') {
+        return None;
+    }
+    let whole = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+    let ends = match (name.first_chunk::<8>(), name.last_chunk::<8>()) {
+        (Some(first), Some(last)) => u64::from_le_bytes(*first) ^ u64::from_le_bytes(*last).rotate_left(31),
+        _ => whole(name),
+    };
+    Some(ends ^ (name.len() as u64) << 56)
+}
 
 /// Which brackets are open, the innermost in the lowest bit: 1 for an object.
 #[derive(Default)]
@@ -46,7 +104,7 @@ impl Rest<'_> {
         let mut nesting = Nesting::default();
         loop {
             self.skip_space();
-            let opened = match self.0.first()? {
+            let opened = match self.bytes.first()? {
                 b'{' => Some(true),
                 b'[' => Some(false),
                 _ => None,
@@ -55,8 +113,11 @@ impl Rest<'_> {
                 Some(object) => {
                     self.take(1)?;
                     nesting.open(object)?;
+                    if object {
+                        self.names.open();
+                    }
                     self.skip_space();
-                    if self.0.first() != Some(if object { &b'}' } else { &b']' }) {
+                    if self.bytes.first() != Some(if object { &b'}' } else { &b']' }) {
                         if object {
                             self.key()?;
                         }
@@ -85,7 +146,10 @@ impl Rest<'_> {
                     return Some(false);
                 }
                 b',' => return Some(false),
-                b'}' => nesting.close(true)?,
+                b'}' => {
+                    self.names.close();
+                    nesting.close(true)?;
+                }
                 b']' => nesting.close(false)?,
                 _ => return None,
             }
@@ -93,13 +157,16 @@ impl Rest<'_> {
     }
 
     fn key(&mut self) -> Option<()> {
+        let before = self.bytes;
         self.string()?;
+        let name = before.get(1..before.len() - self.bytes.len() - 1)?;
+        self.names.add(name)?;
         self.skip_space();
         (self.byte()? == b':').then_some(())
     }
 
     fn scalar(&mut self) -> Option<()> {
-        match self.0.first()? {
+        match self.bytes.first()? {
             b'"' => self.string(),
             b't' => self.word(b"true"),
             b'f' => self.word(b"false"),
@@ -113,7 +180,7 @@ impl Rest<'_> {
             return None;
         }
         loop {
-            self.take(plain(self.0))?;
+            self.take(plain(self.bytes))?;
             match self.byte()? {
                 b'"' => return Some(()),
                 b'\\' => self.escape()?,
@@ -125,62 +192,79 @@ impl Rest<'_> {
     fn escape(&mut self) -> Option<()> {
         match self.byte()? {
             b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => Some(()),
-            b'u' => self.take(4)?.iter().all(u8::is_ascii_hexdigit).then_some(()),
+            b'u' => match self.unit()? {
+                0xD800..=0xDBFF => {
+                    self.word(b"\\u")?;
+                    (0xDC00..=0xDFFF).contains(&self.unit()?).then_some(())
+                }
+                0xDC00..=0xDFFF => None,
+                _ => Some(()),
+            },
             _ => None,
         }
     }
 
+    /// The four digits of a UTF-16 code unit.
+    fn unit(&mut self) -> Option<u32> {
+        self.take(4)?.iter().try_fold(0, |unit, digit| Some(unit << 4 | char::from(*digit).to_digit(16)?))
+    }
+
     fn number(&mut self) -> Option<()> {
-        if self.0.first() == Some(&b'-') {
+        if self.bytes.first() == Some(&b'-') {
             self.take(1)?;
         }
         match self.byte()? {
             b'0' => {}
-            b'1'..=b'9' => self.skip_digits(),
+            b'1'..=b'9' if self.skip_digits() < DIGITS_MAX => {}
             _ => return None,
         }
-        if self.0.first() == Some(&b'.') {
+        if self.bytes.first() == Some(&b'.') {
             self.take(1)?;
             self.digits()?;
         }
-        if let Some(b'e' | b'E') = self.0.first() {
+        if let Some(b'e' | b'E') = self.bytes.first() {
             self.take(1)?;
-            if let Some(b'+' | b'-') = self.0.first() {
+            if let Some(b'+' | b'-') = self.bytes.first() {
                 self.take(1)?;
             }
-            self.digits()?;
+            if self.digits()? > EXPONENT_DIGITS_MAX {
+                return None;
+            }
         }
         Some(())
     }
 
-    /// One digit or more.
-    fn digits(&mut self) -> Option<()> {
-        self.byte()?.is_ascii_digit().then(|| self.skip_digits())
+    /// One digit or more; how many.
+    fn digits(&mut self) -> Option<usize> {
+        self.byte()?.is_ascii_digit().then(|| 1 + self.skip_digits())
     }
 
-    fn skip_digits(&mut self) {
-        while let [b'0'..=b'9', rest @ ..] = self.0 {
-            self.0 = rest;
+    /// How many there were.
+    fn skip_digits(&mut self) -> usize {
+        let before = self.bytes.len();
+        while let [b'0'..=b'9', rest @ ..] = self.bytes {
+            self.bytes = rest;
         }
+        before - self.bytes.len()
     }
 
     fn skip_space(&mut self) {
-        while let [b' ' | b'\t' | b'\n' | b'\r', rest @ ..] = self.0 {
-            self.0 = rest;
+        while let [b' ' | b'\t' | b'\n' | b'\r', rest @ ..] = self.bytes {
+            self.bytes = rest;
         }
     }
 
     fn word(&mut self, word: &[u8]) -> Option<()> {
-        self.0 = self.0.strip_prefix(word)?;
+        self.bytes = self.bytes.strip_prefix(word)?;
         Some(())
     }
 
     fn byte(&mut self) -> Option<u8> {
-        self.0.split_off_first().copied()
+        self.bytes.split_off_first().copied()
     }
 
     fn take(&mut self, count: usize) -> Option<&[u8]> {
-        self.0.split_off(..count)
+        self.bytes.split_off(..count)
     }
 }
 
@@ -204,7 +288,17 @@ fn plain(bytes: &[u8]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::is_object;
+    use super::Checker;
+    use crate::format::disputed;
+
+    /// By other code: grammar, then what readers differ about.
+    fn is_object_to_all(row: &[u8]) -> bool {
+        parses(row) && disputed::find(row).is_none()
+    }
+
+    fn is_object(row: &[u8]) -> bool {
+        Checker::default().accepts(row)
+    }
 
     fn parses(row: &[u8]) -> bool {
         row.trim_ascii_start().starts_with(b"{") && serde_json::from_slice::<serde::de::IgnoredAny>(row).is_ok()
@@ -219,6 +313,34 @@ mod tests {
             r#"{"a":[1,-0,0.5,1e9,-12.50E+3,true,false,null,"",[[{}]]],"b":"\u00e9\"\\\/\b\f\n\r\t é 日本語"}"#,
             r#"{"a":"a long text, longer than eight bytes, with \"quotes\" and nothing else"}"#,
             deepest.as_str(),
+        ] {
+            assert!(is_object(row.as_bytes()), "{row}");
+        }
+    }
+
+    #[test]
+    fn what_readers_may_differ_about_is_never_accepted() {
+        for row in [
+            r#"{"a":1,"a":2}"#,
+            r#"{"a":1,"\u0061":2}"#,
+            r#"{"a":[{"longer_than_eight":1,"longer_than_eight":2}]}"#,
+            r#"{"a":{"b":{}},"a":1}"#,
+            r#"{"a":"\ud800"}"#,
+            r#"{"a":"\udc00\ud800"}"#,
+            r#"{"a":"\uD800\n"}"#,
+            r#"{"a":"\ud83d\u0041"}"#,
+            r#"{"a":1e400}"#,
+            r#"{"a":184467440737095516160}"#,
+        ] {
+            assert!(!is_object(row.as_bytes()), "{row}");
+        }
+    }
+
+    #[test]
+    fn the_same_name_in_another_object_is_another_name() {
+        for row in [
+            r#"{"a":{"a":{"a":1}},"b":[{"a":1},{"a":2}],"c":1}"#,
+            r#"{"start":1,"stars":2,"a_long_name_1":3,"a_long_name_2":4,"":5,"0":6}"#,
         ] {
             assert!(is_object(row.as_bytes()), "{row}");
         }
@@ -271,11 +393,11 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_done_to_a_row_nothing_is_accepted_that_does_not_parse_and_little_else_is_refused() {
-        let row = r#"{"id":"s-1","start":0.81,"end":-4.9e-1,"ok":[true,false,null,{}],"text":"a \"b\" \u00e9 é","t":[1,20,[]]}"#;
+    fn whatever_is_done_to_a_row_nothing_is_accepted_that_is_not_right_to_all_and_little_else_is_refused() {
+        let row = r#"{"id":"s-1","start":0.81,"end":-4.9e-1,"ok":[true,{"id":1,"ie":{}}],"text":"a \"b\" \ud83d\ude00 é","t":[1,20,[]]}"#;
         let mut random = fastrand::Rng::with_seed(11);
-        let alphabet = b"{}[]\",:\\u0019eE+-. tfn\x00\x1f\xc3";
-        let (mut accepted, mut parsed) = (0, 0);
+        let alphabet = b"{}[]\",:\\u0019eEdi+-. tfn\x00\x1f\xc3";
+        let (mut accepted, mut right) = (0, 0);
         for _ in 0..300_000 {
             let mut row = row.as_bytes().to_vec();
             for _ in 0..random.usize(1..4) {
@@ -291,11 +413,11 @@ mod tests {
             if std::str::from_utf8(&row).is_err() {
                 continue;
             }
-            let (quick, full) = (is_object(&row), parses(&row));
+            let (quick, full) = (is_object(&row), is_object_to_all(&row));
             assert!(full || !quick, "{}", String::from_utf8_lossy(&row));
             accepted += u32::from(quick);
-            parsed += u32::from(full);
+            right += u32::from(full);
         }
-        assert!(accepted > 10_000 && accepted == parsed, "{accepted} of {parsed}");
+        assert!(accepted > 10_000 && accepted * 100 >= right * 99, "{accepted} of {right}");
     }
 }

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use zstd::zstd_safe::{CCtx, CParameter};
 
+use super::json::Checker;
 use super::{BadInput, Decoder, Encoded, Limits, RowReader, Rows, ShardWriter, lines};
 
 /// Reads microshards of JSON lines.
@@ -11,12 +12,14 @@ use super::{BadInput, Decoder, Encoded, Limits, RowReader, Rows, ShardWriter, li
 pub struct JsonlReader {
     decoder: Decoder,
     repaired: Vec<u8>,
+    checker: Checker,
 }
 
 impl RowReader for JsonlReader {
     fn read<'a>(&'a mut self, object: &'a [u8], limits: Limits) -> Result<Rows<'a>, BadInput> {
         let decoded = self.decoder.decode(object, limits)?;
-        let (text, count) = lines::check_and_repair(decoded.text, &mut self.repaired)?;
+        let (text, count) =
+            lines::check_and_repair(decoded.text, &mut self.repaired, &mut self.checker, limits.lenient)?;
         let is_as_decoded = std::ptr::eq(text, decoded.text) && !decoded.frames.is_empty();
         let encoded = is_as_decoded.then_some(Encoded { object, frames: decoded.frames });
         Ok(Rows::Lines { text, count, encoded })

@@ -6,14 +6,19 @@
     reason = "places that were found in this very text; a row lost for a wrong one would be worse than a panic"
 )]
 
-use super::BadInput;
-use super::json::{self, DEPTH_MAX};
+use super::json::{Checker, DEPTH_MAX};
+use super::{BadInput, disputed};
 
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// Checks `text`; returns its rows, each ended by one `\n`, and how many there are. They are a part of `text` where nothing
-/// but its ends needs repair, else they are put together in `repaired`.
-pub(super) fn check_and_repair<'a>(text: &'a [u8], repaired: &'a mut Vec<u8>) -> Result<(&'a [u8], u64), BadInput> {
+/// but its ends needs repair, else they are put together in `repaired`. A lenient check is one by the grammar alone.
+pub(super) fn check_and_repair<'a>(
+    text: &'a [u8],
+    repaired: &'a mut Vec<u8>,
+    checker: &mut Checker,
+    lenient: bool,
+) -> Result<(&'a [u8], u64), BadInput> {
     repaired.clear();
     check_utf8(text)?;
     let mut start = if text.starts_with(BOM) { BOM.len() } else { 0 };
@@ -27,7 +32,9 @@ pub(super) fn check_and_repair<'a>(text: &'a [u8], repaired: &'a mut Vec<u8>) ->
         let row = without_cr(line);
         let is_blank = row.iter().all(u8::is_ascii_whitespace);
         if !is_blank {
-            check_row(row, Place { line: number, offset: start })?;
+            if !checker.accepts(row) {
+                judge(row, Place { line: number, offset: start }, lenient)?;
+            }
             count += 1;
         }
         if is_blank || row.len() < line.len() || end == text.len() {
@@ -70,13 +77,8 @@ fn check_utf8(text: &[u8]) -> Result<(), BadInput> {
     })
 }
 
-/// One JSON object, and nothing after it.
-fn check_row(row: &[u8], place: Place) -> Result<(), BadInput> {
-    if json::is_object(row) { Ok(()) } else { judge(row, place) }
-}
-
 /// Finds out what is wrong with a row that was not accepted at once, or that nothing is.
-fn judge(row: &[u8], place: Place) -> Result<(), BadInput> {
+fn judge(row: &[u8], place: Place, lenient: bool) -> Result<(), BadInput> {
     let bad = |what: &str| BadInput::new(format!("line {} {what} (byte offset {})", place.line, place.offset));
     if row.trim_ascii_start().first() != Some(&b'{') {
         return Err(bad("is not a JSON object"));
@@ -84,10 +86,18 @@ fn judge(row: &[u8], place: Place) -> Result<(), BadInput> {
     if depth(row) > DEPTH_MAX {
         return Err(bad(&format!("is nested deeper than {DEPTH_MAX} levels")));
     }
-    serde_json::from_slice::<serde::de::IgnoredAny>(row).map(|_| ()).map_err(|error| match error.is_eof() {
+    serde_json::from_slice::<serde::de::IgnoredAny>(row).map_err(|error| match error.is_eof() {
         true => bad("is cut off"),
         false => bad(&format!("is not one JSON object, from column {} on", error.column())),
-    })
+    })?;
+    match disputed::find(row) {
+        Some(disputed) if !lenient => Err(bad(&format!(
+            "has {} at column {}, which readers of JSON take differently or refuse; `run --lenient` keeps it",
+            disputed.what,
+            disputed.at + 1
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// How deep brackets are nested outside strings.

@@ -2,6 +2,7 @@
 //! is all or nothing: `RowReader::read` checks the whole of it before a row of it reaches a `ShardWriter` (I2).
 
 mod detect;
+mod disputed;
 mod frames;
 mod frame_writer;
 mod json;
@@ -43,6 +44,8 @@ impl BadInput {
 pub struct Limits {
     /// Decoded bytes of one microshard at most.
     pub bytes_max: u64,
+    /// Rows need only be right by the grammar, whatever readers make of them.
+    pub lenient: bool,
 }
 
 /// The rows of one microshard, decoded and checked. The kinds a reader gives are the kinds its writer takes.

@@ -29,16 +29,17 @@ pub fn bytes_per_s(rate: f64) -> String {
 }
 
 fn bytes_of(bytes: f64) -> String {
-    const UNITS: [&str; 5] = ["kB", "MB", "GB", "TB", "PB"];
     if bytes < 999.5 {
         return format!("{bytes:.0} B");
     }
-    let (mut value, mut unit) = (bytes / 1000.0, 0);
-    while value >= 999.5 && unit + 1 < UNITS.len() {
+    let mut value = bytes / 1000.0;
+    for unit in ["kB", "MB", "GB", "TB"] {
+        if value < 999.5 {
+            return format!("{} {unit}", three_digits(value));
+        }
         value /= 1000.0;
-        unit += 1;
     }
-    format!("{} {}", three_digits(value), UNITS[unit])
+    format!("{} PB", three_digits(value))
 }
 
 /// `2,140/s`, `3.25/s`.

@@ -3,7 +3,6 @@
 //! behind our back.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,7 +14,7 @@ use ureq::unversioned::transport::{
 };
 use ureq::{Agent, Proxy};
 
-use super::names::{Names, SharedNames};
+use super::names::{Names, NamesFor, is_near};
 
 const USER_AGENT: &str = concat!("compact-local/", env!("CARGO_PKG_VERSION"));
 
@@ -97,6 +96,7 @@ impl Network {
             .max_idle_connections(idle_max)
             .max_idle_connections_per_host(idle_max)
             .max_idle_age(Duration::from_secs(30))
+            // Never before this machine and the metadata service.
             .proxy(if is_near(&host) { None } else { Proxy::try_from_env() })
             .build();
         // The library's own chain, with one TLS configuration for all agents (it reads the system's certificates) and
@@ -107,7 +107,7 @@ impl Network {
                 .chain(CountingConnector(Arc::clone(&self.connections)))
                 .chain(TcpConnector::default())
                 .chain(SharedTls(Arc::clone(&self.tls)));
-        Agent::with_parts(config, connector, SharedNames(Arc::clone(&self.names)))
+        Agent::with_parts(config, connector, NamesFor { names: Arc::clone(&self.names), host })
     }
 }
 
@@ -116,15 +116,6 @@ impl Network {
 fn accept_encoding(host: &str) -> &'static str {
     let google = host == "storage.googleapis.com" || host.ends_with(".storage.googleapis.com");
     if google { "gzip" } else { "identity" }
-}
-
-/// Loopback and link-local (the cloud's metadata service): never behind a proxy.
-fn is_near(host: &str) -> bool {
-    match host.trim_start_matches('[').trim_end_matches(']').parse() {
-        Ok(IpAddr::V4(ip)) => ip.is_loopback() || ip.is_link_local(),
-        Ok(IpAddr::V6(ip)) => ip.is_loopback(),
-        Err(_) => host == "localhost",
-    }
 }
 
 #[derive(Debug)]
@@ -165,15 +156,5 @@ mod tests {
         assert_eq!(accept_encoding("bucket.storage.googleapis.com"), "gzip");
         assert_eq!(accept_encoding("notstorage.googleapis.com"), "identity");
         assert_eq!(accept_encoding("s3.amazonaws.com"), "identity");
-    }
-
-    #[test]
-    fn no_proxy_stands_before_this_machine_and_the_metadata_service() {
-        for host in ["127.0.0.1", "127.8.9.1", "localhost", "[::1]", "169.254.169.254"] {
-            assert!(is_near(host), "{host}");
-        }
-        for host in ["10.0.0.1", "localhost.example.com", "s3.amazonaws.com"] {
-            assert!(!is_near(host), "{host}");
-        }
     }
 }

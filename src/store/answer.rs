@@ -8,7 +8,7 @@ use ureq::Timeout;
 use ureq::http::{HeaderMap, Response, header};
 
 use super::agent::Patience;
-use super::names::LookupFailed;
+use super::names::{LedNear, LookupFailed};
 use super::{Result, StoreError, Trouble};
 
 /// What can be done about a status that is not success.
@@ -61,6 +61,7 @@ pub(super) fn transport_error(operation: &'static str, object: String, error: ur
         }
         Error::Timeout(_) => plain(Trouble::TimedOut, "the server sent no more bytes (timed out)"),
         Error::HostNotFound => plain(Trouble::Unreachable, "the host is not known"),
+        Error::Other(source) if source.is::<LedNear>() => plain(Trouble::Gone, &source.to_string()),
         Error::Other(source) => match source.downcast::<LookupFailed>() {
             Ok(failed) => StoreError {
                 source: Some(failed),

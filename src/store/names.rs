@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -25,6 +25,33 @@ impl fmt::Display for LookupFailed {
 }
 
 impl std::error::Error for LookupFailed {}
+
+/// A redirect to this machine, or to an address that only those on its link have: services there trust whoever asks.
+#[derive(Debug)]
+pub(super) struct LedNear;
+
+impl fmt::Display for LedNear {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the server redirects to this machine or to a link-local address, which is not followed")
+    }
+}
+
+impl std::error::Error for LedNear {}
+
+/// Loopback and link-local (the cloud's metadata service).
+pub(super) fn is_near(host: &str) -> bool {
+    match host.trim_start_matches('[').trim_end_matches(']').parse() {
+        Ok(address) => is_near_address(address),
+        Err(_) => host == "localhost",
+    }
+}
+
+fn is_near_address(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local() || ip.is_unspecified(),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unicast_link_local() || ip.is_unspecified(),
+    }
+}
 
 /// Resolved names, shared by all agents.
 #[derive(Debug, Default)]
@@ -91,18 +118,34 @@ impl Name {
     }
 }
 
+/// The names as one origin's agent may use them.
 #[derive(Debug)]
-pub(super) struct SharedNames(pub(super) Arc<Names>);
+pub(super) struct NamesFor {
+    /// Shared by all.
+    pub(super) names: Arc<Names>,
+    /// The origin's host: where it is not near itself, nothing that is near is another's.
+    pub(super) host: String,
+}
 
-impl Resolver for SharedNames {
+impl NamesFor {
+    fn may_ask(&self, host: &str, address: &SocketAddr) -> bool {
+        host == self.host || is_near(&self.host) || !is_near_address(address.ip())
+    }
+}
+
+impl Resolver for NamesFor {
     fn resolve(&self, uri: &Uri, _: &Config, _: NextTimeout) -> Result<ResolvedSocketAddrs, ureq::Error> {
         let (Some(scheme), Some(authority)) = (uri.scheme(), uri.authority()) else {
             return Err(ureq::Error::HostNotFound);
         };
         let host = DefaultResolver::host_and_port(scheme, authority).ok_or(ureq::Error::HostNotFound)?;
-        let addresses = self.0.addresses(&host).map_err(|error| ureq::Error::Other(Box::new(LookupFailed(error))))?;
+        let failed = |error| ureq::Error::Other(Box::new(LookupFailed(error)));
+        let addresses = self.names.addresses(&host).map_err(failed)?;
+        if !addresses.iter().all(|address| self.may_ask(authority.host(), address)) {
+            return Err(ureq::Error::Other(Box::new(LedNear)));
+        }
         let mut resolved = self.empty();
-        let turn = self.0.turn.fetch_add(1, Ordering::Relaxed);
+        let turn = self.names.turn.fetch_add(1, Ordering::Relaxed);
         rotated(&addresses, turn).take(16).for_each(|address| resolved.push(address));
         if resolved.is_empty() { Err(ureq::Error::HostNotFound) } else { Ok(resolved) }
     }
@@ -131,5 +174,35 @@ mod tests {
         assert_eq!(first_two(1), ["10.0.0.2:80", "10.0.0.1:80"]);
         assert_eq!(rotated(&addresses, 0).count(), 3);
         assert_eq!(rotated(&[], 3).count(), 0);
+    }
+
+    #[test]
+    fn this_machine_and_its_links_are_near() {
+        for host in
+            ["127.0.0.1", "127.8.9.1", "localhost", "[::1]", "169.254.169.254", "[fe80::1]", "[::ffff:127.0.0.1]"]
+        {
+            assert!(is_near(host), "{host}");
+        }
+        for host in ["10.0.0.1", "localhost.example.com", "s3.amazonaws.com", "[2001:db8::1]"] {
+            assert!(!is_near(host), "{host}");
+        }
+    }
+
+    /// As the library asks at each request, redirected ones too.
+    #[test]
+    fn no_redirect_leads_from_elsewhere_to_this_machine_or_its_links() {
+        let resolve = |own: &str, uri: &str| {
+            let names = NamesFor { names: Arc::default(), host: own.to_owned() };
+            names.resolve(&uri.parse().unwrap(), &Config::default(), NextTimeout::default()).map(drop)
+        };
+        for uri in ["http://127.0.0.1/", "http://169.254.169.254/latest", "http://[::1]:80/", "http://localhost/"] {
+            let error = resolve("data.example", uri).unwrap_err();
+            assert!(error.to_string().contains("link-local address, which is not followed"), "{uri}: {error}");
+        }
+        resolve("data.example", "http://10.0.0.1/").unwrap();
+        // The origin itself may be near, as it was named by the user, and lead to what else is.
+        resolve("127.0.0.1", "http://127.0.0.1/").unwrap();
+        resolve("localhost", "http://127.0.0.2/").unwrap();
+        resolve("169.254.169.254", "http://169.254.169.254/").unwrap();
     }
 }

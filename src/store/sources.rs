@@ -18,7 +18,7 @@ pub struct Tally {
     pub ok: u64,
     /// 401 and 403.
     pub denied: u64,
-    /// 404 and the like.
+    /// 404 and the like, and what is too large to be one of ours.
     pub gone: u64,
     /// Pleas for less.
     pub throttled: u64,
@@ -187,8 +187,8 @@ impl Shared {
                 tally.ok += 1;
                 Verdict::Good
             }
-            Some(Trouble::TooLarge | Trouble::Conflict | Trouble::Local) => Verdict::Good,
-            Some(Trouble::Gone) => {
+            Some(Trouble::Conflict | Trouble::Local) => Verdict::Good,
+            Some(Trouble::Gone | Trouble::TooLarge) => {
                 tally.gone += 1;
                 Verdict::Good
             }

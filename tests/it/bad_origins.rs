@@ -124,6 +124,25 @@ fn whatever_an_origin_does_each_object_is_consumed_once_or_fails_with_its_senten
     world.run("verify --queue q.db").ends(3);
 }
 
+/// A page of somebody else's, or lengths that are lies: that is the origin's trouble, not that of each microshard.
+#[test]
+fn an_origin_whose_every_object_is_too_large_stops_the_run_and_fails_no_microshard() {
+    let (world, origin) = (World::new(), Origin::start());
+    let mut listing = "microshard_id,language,uri,segment_count\n".to_owned();
+    for id in 0..40 {
+        origin.on(&format!("/{id}"), [Step::Short { announced: 1 << 40, body: ROW.into() }, ok(ROW)]);
+        writeln!(listing, "{id},en,{}/{id},1", origin.url).unwrap();
+    }
+    std::fs::write(world.path("listing.csv"), listing).unwrap();
+    world.ok("snapshot --manifest listing.csv --run-id r --queue q.db");
+    let stopped = world.run("run --queue q.db --output out").ends(1).stderr;
+    assert!(stopped.contains("too large") && stopped.contains("--max-microshard-bytes"), "{stopped}");
+    assert_eq!(world.json("status --json --queue q.db")["microshards"]["failed"], 0);
+    // Each was asked for once, and is what it should be now.
+    world.ok("run --queue q.db --output out");
+    assert_eq!(world.json("status --json --queue q.db")["rows"], 40);
+}
+
 /// Whoever reads is patient for an hour, but for what a test says.
 fn an_hour() -> Patience {
     let hour = Duration::from_secs(3600);

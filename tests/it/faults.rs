@@ -148,6 +148,7 @@ impl World {
                 location: self.output().display().to_string(),
                 level: 1,
                 max_microshard_bytes: 1 << 20,
+                lenient: false,
                 hold_on_failure: self.hold_on_failure,
             },
             only: None,

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 
 use compact_local::format::{Frames, JsonlReader, Limits, RowReader, Rows};
 
-const LIMITS: Limits = Limits { bytes_max: 1 << 20 };
+const LIMITS: Limits = Limits { bytes_max: 1 << 20, lenient: false };
 
 /// The rows of an object, or the sentence that says why not.
 fn read(object: &[u8]) -> Result<(String, u64), String> {

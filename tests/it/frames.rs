@@ -14,7 +14,7 @@ use zstd_safe::seekable::Seekable;
 use crate::microshards::decompressed;
 use crate::world::tool;
 
-const LIMITS: Limits = Limits { bytes_max: 1 << 28 };
+const LIMITS: Limits = Limits { bytes_max: 1 << 28, lenient: false };
 const LEAST: usize = 64 << 10;
 
 /// A shard of these objects, whose ids count from 1.
@@ -292,7 +292,7 @@ fn what_is_encoded_for_itself_has_frames_of_the_usual_size() {
 /// Whoever unpacks all of it finds its broken checksum, and says that instead.
 #[test]
 fn a_bomb_in_a_later_frame_is_found_before_it_is_unpacked() {
-    let limits = Limits { bytes_max: 3 << 20 };
+    let limits = Limits { bytes_max: 3 << 20, lenient: false };
     let frame = zstd(&" ".repeat(1 << 20));
     let mut bomb = [frame.repeat(2), zstd(&" ".repeat(8 << 20))].concat();
     *bomb.last_mut().unwrap() ^= 1;

@@ -7,7 +7,7 @@ use compact_local::format::{Frames, JsonlReader, Limits, RowReader, Rows, decode
 
 use crate::world::World;
 
-const LIMITS: Limits = Limits { bytes_max: 1 << 20 };
+const LIMITS: Limits = Limits { bytes_max: 1 << 20, lenient: false };
 const TEXT: &str = "{\"id\":1,\"text\":\"a row\"}\n{\"id\":2,\"text\":\"\u{e9}\"}\n{\"id\":3}\n";
 const SKIPPABLE: &[u8] = b"\x50\x2a\x4d\x18\x04\0\0\0more";
 
@@ -237,13 +237,38 @@ fn a_byte_order_mark_is_dropped_at_the_start_only() {
     }
 }
 
-/// Right by the grammar, though readers differ about them: the data's owner decides, so nothing is changed or refused.
+/// Right by the grammar, though readers differ about them: the data's owner decides, and is told where to look.
 #[test]
-fn what_readers_take_for_different_things_is_kept_byte_for_byte() {
+fn what_readers_take_for_different_things_is_refused_at_its_place_or_kept_byte_for_byte_when_lenient() {
+    let lenient = Limits { lenient: true, ..LIMITS };
+    for (row, what) in [
+        (r#"{"a":1,"a":2}"#, "the key \"a\" twice at column 8"),
+        (r#"{"b":{"c":1,"\u0063":2}}"#, "the key \"c\" twice at column 13"),
+        (r#"{"lone":"\ud800"}"#, "a lone surrogate at column 9"),
+        (r#"{"other":"\udc00\ud800"}"#, "a lone surrogate at column 10"),
+        (r#"{"beyond":1e400}"#, "a number beyond a double at column 11"),
+        (r#"{"long":18446744073709551616}"#, "an integer of more than 64 bits at column 9"),
+    ] {
+        let text = format!("{{}}\n{row}\n");
+        for object in [text.clone().into_bytes(), frame(text.as_bytes(), true), gzip(text.as_bytes())] {
+            refused(&object, &format!("line 2 has {what}, which readers"));
+            refused(&object, "`run --lenient` keeps it (byte offset 3)");
+            assert_eq!(read_within(&object, lenient), Ok(text.clone()));
+        }
+        let worse = format!("{text}{{");
+        assert_eq!(
+            read_within(worse.as_bytes(), lenient),
+            Err(format!("line 3 is cut off (byte offset {})", text.len()))
+        );
+    }
+}
+
+#[test]
+fn what_is_odd_and_the_same_to_every_reader_is_kept_byte_for_byte() {
     for row in [
-        r#"{"a":1,"a":2,"b":{"c":1,"c":2}}"#,
-        r#"{"lone":"\ud800","other":"\udc00\ud800","pair":"\ud83d\ude00"}"#,
-        r#"{"beyond":1e400,"small":1e-400,"long":184467440737095516160000000000000000001,"zero":-0}"#,
+        r#"{"a":{"a":{"a":1}},"b":[{"a":1},{"a":2}]}"#,
+        r#"{"pair":"\ud83d\ude00","no surrogate":"\\ud800"}"#,
+        r#"{"small":1e-400,"large":1e308,"long":18446744073709551615,"longest":-9223372036854775808,"zero":-0}"#,
         r#"{"nul":"\u0000","":"no name","slash":"\/"}"#,
         "{\"line\":\"\u{2028}\u{2029}\u{85}\u{7f}\u{ffff}\u{feff}\"}",
         "{\"space\":\t[ 1 , 2 ]\r}",
@@ -273,11 +298,11 @@ fn ten_thousand_levels_are_refused_and_as_many_as_readers_take_are_kept() {
 fn a_row_of_a_hundred_megabytes_is_too_large_or_a_row_like_any_other() {
     let row = format!("{{\"text\":\"{}\"}}\n", "a".repeat(100 << 20));
     let object = zstd::bulk::compress(row.as_bytes(), 1).unwrap();
-    let usual = Limits { bytes_max: 64 << 20 };
+    let usual = Limits { bytes_max: 64 << 20, lenient: false };
     for object in [row.as_bytes(), &object] {
         assert!(read_within(object, usual).unwrap_err().contains("is larger than 67108864 bytes when decoded"));
     }
-    assert!(read_within(&object, Limits { bytes_max: 128 << 20 }).unwrap() == row);
+    assert!(read_within(&object, Limits { bytes_max: 128 << 20, lenient: false }).unwrap() == row);
     let mut out = Vec::new();
     let shard = shard(Frames::Seekable(64 << 10), row.as_bytes(), 1);
     decode_stream(&*shard).unwrap().read_to_end(&mut out).unwrap();
@@ -287,12 +312,42 @@ fn a_row_of_a_hundred_megabytes_is_too_large_or_a_row_like_any_other() {
 #[test]
 fn a_million_rows_in_one_microshard_are_a_million_rows() {
     let text = "{}\n".repeat(1_000_000);
-    let limits = Limits { bytes_max: 4 << 20 };
+    let limits = Limits { bytes_max: 4 << 20, lenient: false };
     let mut reader = JsonlReader::default();
     let object = frame(text.as_bytes(), true);
     assert_eq!(reader.read(&object, limits).map(|rows| rows.count()), Ok(1_000_000));
     let blank = "\n\r\n \t\n".repeat(500_000) + "{}";
     assert_eq!(read_within(blank.as_bytes(), limits), Ok("{}\n".into()));
+}
+
+/// The same through the program: the sentence says what to do, and that helps.
+#[test]
+fn a_row_that_readers_differ_about_fails_its_microshard_and_a_lenient_run_keeps_it() {
+    let world = World::new();
+    std::fs::create_dir_all(world.path("in/en")).unwrap();
+    let odd = "{\"a\":1}\n{\"a\":\"\\ud800\",\"a\":1e400}\n";
+    std::fs::write(world.path("in/en/odd.jsonl"), odd).unwrap();
+    std::fs::write(world.path("in/en/plain.jsonl"), TEXT).unwrap();
+    for queue in ["strict.db", "lenient.db"] {
+        world.ok(&format!("snapshot --manifest in --run-id r --shard-microshards 10 --queue {queue}"));
+    }
+    world.run("run --queue strict.db --output strict").ends(3);
+    let failures = world.json("failures --json --queue strict.db");
+    let sentence = failures[0]["sentence"].as_str().unwrap();
+    assert!(
+        sentence.contains("line 2 has a lone surrogate at column 6") && sentence.contains("--lenient"),
+        "{sentence}"
+    );
+    world.ok("retry --queue strict.db");
+    world.ok("run --lenient --queue strict.db --output strict");
+    world.ok("run --lenient --queue lenient.db --output lenient");
+    for queue in ["strict.db", "lenient.db"] {
+        world.ok(&format!("verify --source --queue {queue}"));
+        assert_eq!(world.json(&format!("status --json --queue {queue}"))["rows"], 2 + TEXT.lines().count());
+    }
+    // There is no way back: shards that were built so hold such rows.
+    let changed = world.run("run --queue lenient.db --output lenient").ends(1).stderr;
+    assert!(changed.contains("was started with --lenient, not no --lenient"), "{changed}");
 }
 
 /// All of it through the program: what is good is in the shard, what is bad is told, and the rest is not disturbed.
@@ -303,7 +358,7 @@ fn hostile_objects_in_a_run_fail_alone_and_the_others_are_published() {
     let mut good = 0;
     let mut add = |name: &str, object: &[u8]| {
         std::fs::write(world.path(&format!("in/en/{name}.jsonl")), object).unwrap();
-        good += u64::from(read_within(object, Limits { bytes_max: 64 << 20 }).is_ok());
+        good += u64::from(read_within(object, Limits { bytes_max: 64 << 20, lenient: false }).is_ok());
     };
     for (index, (_, object, _)) in encoded().into_iter().enumerate() {
         add(&format!("good-{index}"), &object);

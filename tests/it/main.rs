@@ -46,7 +46,6 @@ mod postgres;
 mod proxy;
 mod pushback;
 mod readme;
-mod redirects;
 mod s3;
 mod secrets;
 mod shards;

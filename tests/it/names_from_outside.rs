@@ -116,6 +116,8 @@ fn no_run_id_and_no_language_leads_out_of_the_output() {
         "*?[]",
         "$(id)",
         "`id`",
+        "en,\"x\"",
+        "r \u{a0}",
     ];
     let long = "x".repeat(100);
     for (number, name) in names.into_iter().chain([long.as_str()]).enumerate() {

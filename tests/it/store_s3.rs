@@ -201,6 +201,24 @@ fn a_completion_whose_answer_is_lost_is_settled_by_looking() {
     put_logged(&store, "a", &bytes, &Uploads::default()).unwrap();
 }
 
+/// What a server sends is not kept without bound: neither an answer's XML nor an explanation.
+#[test]
+fn xml_without_end_is_read_up_to_a_limit() {
+    let padding = " ".repeat(9 << 20);
+    let created =
+        format!("<InitiateMultipartUploadResult>{padding}<UploadId>id</UploadId></InitiateMultipartUploadResult>");
+    let (origin, store) = played();
+    origin.on("HEAD /b/out/a", [status(404)]).on("POST /b/out/a", [ok(created)]);
+    let error = put_logged(&store, "a", &large(), &Uploads::default()).unwrap_err();
+    assert!(error.trouble == Trouble::TooLarge && error.to_string().contains("larger than 8388608 bytes"), "{error}");
+    assert!(!origin.asked().iter().any(|asked| asked.starts_with("PUT")), "{:?}", origin.asked());
+    let refused = format!("<Error><Code>AccessDenied</Code>{padding}</Error>");
+    let (origin, store) = played();
+    origin.on("GET /b/out/a", [Step::Answer(403, vec![], refused.into())]);
+    let error = get(&store, "a").unwrap_err();
+    assert!(error.trouble == Trouble::Denied && !error.to_string().contains("AccessDenied"), "{error}");
+}
+
 #[test]
 fn an_upload_that_cannot_be_aborted_stays_in_the_log() {
     let (origin, store) = played_in_parts(refusal(500, "InternalError"), status(404));

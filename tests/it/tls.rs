@@ -9,7 +9,7 @@ use compact_local::manifest::Postgres;
 
 use crate::microshards::generated;
 use crate::nginx::{self, Nginx};
-use crate::origin::{Origin, ok};
+use crate::origin::{Origin, ok, redirect};
 use crate::postgres::{names, openssl};
 use crate::supervisor;
 use crate::world::World;
@@ -162,7 +162,6 @@ fn a_run_stops_at_a_certificate_that_is_not_trusted_and_fails_no_microshard() {
 #[test]
 fn no_redirect_leads_from_tls_to_what_nobody_has_signed() {
     let plain = Origin::start();
-    plain.on("/a.jsonl", [ok("{}\n")]);
     let secured = Secured::start(&format!(
         "location = /down {{ return 302 {plain}/a.jsonl; }} location = /file {{ return 302 file:///etc/hostname; }} \
          location = /around {{ return 302 https://127.0.0.3:$server_port/a.jsonl; }} \
@@ -170,13 +169,25 @@ fn no_redirect_leads_from_tls_to_what_nobody_has_signed() {
         plain = plain.url
     ));
     secured.put("a.jsonl", "{}\n");
+    plain.on("/a.jsonl", [ok("{}\n")]).on("/up", [redirect(&format!("{}/a.jsonl", secured.url(GOOD)))]);
     let world = secured.world();
-    assert_eq!(world.ok(&format!("cat {}/same", secured.url(GOOD))), "{}\n");
     for (path, why) in [("down", "from https to http"), ("file", "failed to get"), ("around", "expired")] {
         let ran = world.run(&format!("cat {}/{path}", secured.url(GOOD))).ends(1);
         assert!(ran.stderr.contains(why) && ran.stdout.is_empty(), "{ran:?}");
     }
-    assert_eq!(plain.asked(), Vec::<String>::new(), "it was asked without TLS");
+    let good = secured.url(GOOD);
+    let uris = [format!("{good}/same"), format!("{}/up", plain.url), format!("{good}/down"), format!("{good}/file")];
+    let lines = uris.iter().enumerate().map(|(id, uri)| format!("{id},en,{uri},1\n"));
+    let listing = format!("microshard_id,language,uri,segment_count\n{}", lines.collect::<String>());
+    std::fs::write(world.path("listing.csv"), listing).unwrap();
+    world.ok("snapshot --manifest listing.csv --run-id r --queue q.db");
+    world.run("run --queue q.db --output out").ends(3);
+    let failures = world.json("failures --json --queue q.db");
+    let failed = |index: usize| failures[index]["sentence"].as_str().unwrap().to_owned();
+    // Without a host the file is a path at the origin, where there is no such thing.
+    assert!(failed(0).contains("from https to http") && failed(1).contains("404"), "{failures}");
+    assert_eq!(world.json("status --json --queue q.db")["rows"], 2);
+    assert_eq!(plain.asked(), ["GET /up"], "what is elsewhere was asked for without TLS");
 }
 
 /// What Postgres says before TLS begins: it takes any request for TLS, and passes all that follows on to `to`.

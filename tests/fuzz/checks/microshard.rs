@@ -7,7 +7,7 @@ use compact_local::format::{
     Decoder, Encoded, FrameDecoder, Frames, JsonlReader, Limits, RowReader, Rows, check_tables, decode_stream, seek,
 };
 
-const LIMITS: Limits = Limits { bytes_max: 1 << 20 };
+const LIMITS: Limits = Limits { bytes_max: 1 << 20, lenient: false };
 const NEXT: &[u8] = b"{\"next\":1}\n";
 
 /// The first byte says how the others are encoded, if at all.
@@ -47,6 +47,7 @@ fn gzip_of(text: &[u8]) -> Vec<u8> {
 fn check_object(object: &[u8]) {
     let decoded = decoded(object);
     let mut reader = JsonlReader::default();
+    check_lenient(object);
     match reader.read(object, LIMITS) {
         Err(bad) => {
             super::assert_shown(&bad.sentence);
@@ -63,6 +64,22 @@ fn check_object(object: &[u8]) {
                 check_shard(frames, rows);
             }
         }
+    }
+}
+
+/// What only a lenient reader takes is told so; what both take is the same.
+fn check_lenient(object: &[u8]) {
+    let lenient = Limits { lenient: true, ..LIMITS };
+    let (mut strict, mut reader) = (JsonlReader::default(), JsonlReader::default());
+    match (strict.read(object, LIMITS), reader.read(object, lenient)) {
+        (Ok(Rows::Lines { text, count, .. }), Ok(Rows::Lines { text: same, count: as_many, .. })) => {
+            assert!(text == same && count == as_many);
+        }
+        (Err(bad), Ok(_)) => assert!(bad.sentence.contains("`run --lenient` keeps it"), "{}", bad.sentence),
+        (Err(bad), Err(worse)) => {
+            assert!(bad == worse || bad.sentence.contains("`run --lenient`"), "{} {}", bad.sentence, worse.sentence);
+        }
+        (Ok(_), Err(bad)) => panic!("refused when lenient: {}", bad.sentence),
     }
 }
 
@@ -84,6 +101,10 @@ fn check_rows(rows: Rows<'_>, decoded: &[u8]) {
         }
         assert_eq!(line.trim_ascii_start().first(), Some(&b'{'));
         serde_json::from_slice::<&serde_json::value::RawValue>(line).expect("JSON");
+        // A value refuses lone surrogates and numbers beyond a double; and, as it recurses, 128 levels.
+        if line.iter().filter(|byte| b"{[".contains(byte)).count() < 100 {
+            serde_json::from_slice::<serde_json::Value>(line).expect("alike to every reader");
+        }
         expected.extend_from_slice(line);
         expected.push(b'\n');
         expected_count += 1;
@@ -102,7 +123,7 @@ fn check_shard(frames: Frames, rows: Rows<'_>) {
     let mut streamed = Vec::new();
     decode_stream(&*shard).expect("opens").read_to_end(&mut streamed).expect("decodes");
     assert!(streamed == all, "{frames}: other rows come out");
-    let limits = Limits { bytes_max: all.len() as u64 };
+    let limits = Limits { bytes_max: all.len() as u64, lenient: false };
     let again = JsonlReader::default().read(&shard, limits).map(|again| again.count());
     assert_eq!(again, Ok(count + 1), "{frames}");
     if frames.has_tables() {
@@ -113,7 +134,7 @@ fn check_shard(frames: Frames, rows: Rows<'_>) {
 /// The tables at its end are right, and lead to the rows.
 fn check_ends(shard: &[u8], all: &[u8], count: u64) {
     let mut decoder = Decoder::default();
-    let decoded = decoder.decode(shard, Limits { bytes_max: all.len() as u64 }).expect("decodes");
+    let decoded = decoder.decode(shard, Limits { bytes_max: all.len() as u64, lenient: false }).expect("decodes");
     let index = check_tables(all, Encoded { object: shard, frames: decoded.frames }).expect("is right");
     assert_eq!((index.rows_of(7), index.rows_of(-8)), (Some(0..count), Some(count..count + 1)));
     let Ok(seek::Tail::Table(table)) = seek::SeekTable::read_tail(shard) else { panic!("no table") };

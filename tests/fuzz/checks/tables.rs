@@ -82,7 +82,7 @@ fn shard(bytes: &[u8]) {
     let Some((range, patches)) = bytes.split_first_chunk::<2>() else { return };
     let places: Vec<usize> = (0..SHARD.len()).collect();
     let object = super::patched(&SHARD, &places, patches);
-    if let Ok(decoded) = Decoder::default().decode(&object, Limits { bytes_max: 1 << 20 }) {
+    if let Ok(decoded) = Decoder::default().decode(&object, Limits { bytes_max: 1 << 20, lenient: false }) {
         let encoded = Encoded { object: &object, frames: decoded.frames };
         let _ = check_tables(decoded.text, encoded).inspect_err(|bad| super::assert_shown(&bad.sentence));
     }
