@@ -4,6 +4,7 @@
 
 project=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export PATH="$PATH:/usr/sbin:/sbin" LC_ALL=C.UTF-8
+export RUST_BACKTRACE=0 # what failed is told by the last lines
 unset DATABASE_URL COMPACT_QUEUE "${!AWS_@}" "${!PG@}"
 
 fail() {

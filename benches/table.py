@@ -4,6 +4,7 @@
 """
 
 import collections
+import math
 import statistics
 import sys
 
@@ -57,9 +58,14 @@ def print_ratios(took, parts_s):
             names = [name for name in took if name.startswith(peer) and name.endswith(ends)]
             fastest = min(names, key=lambda name: took[name].wall_s)
             wall, cpu = took[fastest].wall_s / took[ours].wall_s, took[fastest].cpu_s / took[ours].cpu_s
-            print(f"| {ours} | {fastest} | {wall:.1f} x | {cpu:.1f} x |")
+            print(f"| {ours} | {fastest} | {cut(wall)} x | {cut(cpu)} x |")
     print(f"\nThe parts of the work, one after the other on one thread, take {parts_s:.2f} s of CPU; "
-          f"`run` takes {took['run'].cpu_s / parts_s:.2f} times that.")
+          f"`run` takes {took['run'].cpu_s / parts_s:.3f} times that.")
+
+
+def cut(ratio):
+    """Never more than it is."""
+    return f"{math.floor(ratio * 100) / 100:.2f}"
 
 
 if __name__ == "__main__":
