@@ -39,6 +39,7 @@ mod record;
 mod releasing;
 mod reopening;
 mod results;
+mod retrying;
 mod runner;
 mod service;
 mod sorter;

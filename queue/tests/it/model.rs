@@ -304,20 +304,27 @@ fn retry(queue: &Queue, model: &mut Model) {
             }
             _ if has_failed => {
                 let failed = shard.members.iter().filter(|(_, failed)| **failed);
-                retried.push(failed.map(|(seq, _)| (*id, *seq)).collect::<Vec<_>>());
+                retried.push((shard.snapshot, failed.map(|(seq, _)| (*id, *seq)).collect::<Vec<_>>()));
                 shard.members.retain(|_, failed| !*failed);
             }
             _ => {}
         }
     }
     adopt(queue, model);
+    retried.sort_by_key(|(snapshot, _)| *snapshot);
+    let mut retried = retried.into_iter().peekable();
     let new = model.shards.iter_mut().filter(|(id, _)| !known.contains(id));
-    let mut new: Vec<&mut Shard> = new.map(|(_, shard)| shard).collect();
-    assert_eq!(new.len(), retried.len(), "one new shard for each that has failures");
-    for (shard, retried) in new.iter_mut().zip(retried) {
-        shard.origins = shard.members.keys().copied().zip(retried).collect();
-        assert_eq!(shard.origins.len(), shard.members.len());
+    for (_, shard) in new {
+        let mut origins = Vec::new();
+        while origins.len() < shard.members.len() {
+            let (snapshot, of_shard) = retried.next().expect("nothing is made up");
+            assert_eq!(snapshot, shard.snapshot);
+            origins.extend(of_shard);
+        }
+        assert_eq!(origins.len(), shard.members.len(), "what failed in one shard stays together");
+        shard.origins = shard.members.keys().copied().zip(origins).collect();
     }
+    assert!(retried.peek().is_none(), "all of it is in new shards");
 }
 
 /// A retry that was not worked is undone: what was to be retried is failed where it failed, unless a retry of the retry

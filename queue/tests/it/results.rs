@@ -80,6 +80,24 @@ fn retry_puts_what_failed_into_a_new_shard_and_keeps_the_old_as_it_was() {
 }
 
 #[test]
+fn what_failed_in_many_shards_goes_into_few_and_none_is_larger_than_they_were() {
+    let world = World::new();
+    let mut all = items("en", 1..=20);
+    all.extend(items("de", 21..=24));
+    world.snapshot("run", &all, Every(4, false)).expect("plans");
+    for _ in 0..6 {
+        fail_one(&world, published("a"));
+    }
+    let queue = world.queue();
+    let retried = queue.retry(&RetrySelection::default(), &name).expect("retries");
+    assert_eq!((retried.microshards, retried.shards), (6, 3));
+    let mut again: Vec<_> = (0..3).map(|_| ids(&claim(&queue))).collect();
+    again.sort();
+    assert_eq!(again, [vec![1, 5, 9], vec![13, 17], vec![21]], "no more rows than the largest, of one language, in plan order");
+    assert_sound(&queue);
+}
+
+#[test]
 fn retry_takes_what_is_selected_and_names_what_has_not_failed() {
     let world = World::new();
     let mut all = items("en", 1..=2);
