@@ -12,6 +12,7 @@ use crate::config::Output;
 use crate::faults::{passed, step};
 use crate::fetch::Bodies;
 use crate::format::{BadInput, JsonlReader, Limits, RowReader, Rows, ShardWriter};
+use crate::hex;
 use crate::slots::Slots;
 use crate::store::{Digest, Digester, Spool};
 
@@ -188,12 +189,13 @@ fn verify(member: &Member, body: &[u8]) -> Result<(), BadInput> {
     if let Some(bytes) = member.bytes.filter(|bytes| *bytes != body.len() as u64) {
         return Err(BadInput::new(format!("has {} bytes, the manifest says {bytes}", body.len())));
     }
-    match member.sha256 {
-        Some(sha256) if Sha256::digest(body).as_slice() != sha256 => {
-            Err(BadInput::new("has another SHA-256 than the manifest says"))
-        }
-        _ => Ok(()),
+    let Some(expected) = member.sha256 else { return Ok(()) };
+    let sha256 = Sha256::digest(body);
+    if sha256.as_slice() == expected {
+        return Ok(());
     }
+    let (sha256, expected) = (hex::encode(&sha256), hex::encode(&expected));
+    Err(BadInput::new(format!("has another SHA-256 than the manifest says: {sha256}, not {expected}")))
 }
 
 fn check_count(member: &Member, rows: &Rows<'_>) -> Result<(), BadInput> {

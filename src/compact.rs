@@ -198,7 +198,7 @@ fn work(shared: &Shared<'_>, owner: &str) -> Result<()> {
     let lanes = memory.lanes;
     let budget = Budget::new(memory.bodies);
     let park = Park::default();
-    let limits = config.output.limits();
+    let limits = config.limits();
     let readers = Readers::new(config.builders, limits, Limits { bytes_max: memory.decoded_beside, ..limits });
     let gate = &Gate::default();
     let suspecting = Queue::open(&config.queue)?;

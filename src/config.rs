@@ -33,6 +33,8 @@ pub struct Config {
     pub memory: u64,
     /// What shards are like and where they go.
     pub output: Output,
+    /// Rows need only be right by JSON's grammar. Not bound to the queue: it lets in what failed, and changes nothing else.
+    pub lenient: bool,
     /// Work on this run only.
     pub only: Option<String>,
     /// Turns of a run for each turn of another.
@@ -55,9 +57,6 @@ pub struct Output {
     pub frames: Frames,
     /// A microshard that is larger than this when decoded fails.
     pub max_microshard_bytes: u64,
-    /// Rows need only be right by JSON's grammar. Queues that were bound before there was a choice take them so.
-    #[serde(default = "yes")]
-    pub lenient: bool,
     /// A shard with failed microshards waits, instead of being built from the rest.
     pub hold_on_failure: bool,
 }
@@ -92,14 +91,19 @@ impl Config {
                 level: args.level,
                 frames: args.frames,
                 max_microshard_bytes: args.max_microshard_bytes,
-                lenient: args.lenient,
                 hold_on_failure: args.on_failure == cli::OnFailure::Hold,
             },
+            lenient: args.lenient,
             only: args.only.clone(),
             weights: args.weight.clone(),
             store: StoreSettings::from_args(&args.store)?,
             patience: Patience::default(),
         })
+    }
+
+    /// What a microshard may be like.
+    pub fn limits(&self) -> Limits {
+        Limits { bytes_max: self.output.max_microshard_bytes, lenient: self.lenient }
     }
 
     /// How each origin is asked at most.
@@ -134,7 +138,7 @@ impl Output {
         let published = queue.status()?.iter().any(|group| group.shards.published > 0);
         match Output::of(queue)? {
             Some(bound) if bound == *self => Ok(()),
-            Some(bound) if published && !bound.may_become(self) => bail!(
+            Some(bound) if published => bail!(
                 "the queue was started with {}, not {}: a queue's shards all have the same options, so repeat the first \
                  ones, or snapshot into a new queue",
                 bound.differing(self),
@@ -142,11 +146,6 @@ impl Output {
             ),
             _ => queue.set_meta(OUTPUT_KEY, &serde_json::to_string(self)?).map_err(Into::into),
         }
-    }
-
-    /// To become lenient changes no shard that was built, it only lets in what failed.
-    fn may_become(&self, other: &Output) -> bool {
-        Output { lenient: self.lenient || other.lenient, ..self.clone() } == *other
     }
 
     /// The options the queue is bound to; `None` before its first run.
@@ -162,55 +161,40 @@ impl Output {
             level: cli::LEVEL_DEFAULT,
             frames: Frames::default(),
             max_microshard_bytes: cli::bytes(cli::MICROSHARD_BYTES_DEFAULT).unwrap_or(u64::MAX),
-            lenient: false,
             hold_on_failure: false,
         }
     }
 
     /// The flags of `run` that mean this output, each with its value; without those that say what is the default.
-    pub fn flags(&self) -> Vec<(&'static str, Option<String>)> {
+    pub fn flags(&self) -> Vec<(&'static str, String)> {
         let mut flags = self.differing_flags(&Output::unless_told_otherwise(self.location.clone()));
-        flags.insert(0, ("--output", Some(self.location.clone())));
+        flags.insert(0, ("--output", self.location.clone()));
         flags
-    }
-
-    /// What a microshard may be like.
-    pub fn limits(&self) -> Limits {
-        Limits { bytes_max: self.max_microshard_bytes, lenient: self.lenient }
     }
 
     /// As flags, those that differ from `other`'s.
     fn differing(&self, other: &Output) -> String {
         let flags = self.differing_flags(other);
-        let words = flags.into_iter().flat_map(|(flag, value)| [Some(flag.to_owned()), value]);
-        words.flatten().collect::<Vec<_>>().join(" ")
+        flags.iter().map(|(flag, value)| format!("{flag} {value}")).collect::<Vec<_>>().join(" ")
     }
 
-    fn differing_flags(&self, other: &Output) -> Vec<(&'static str, Option<String>)> {
+    fn differing_flags(&self, other: &Output) -> Vec<(&'static str, String)> {
         let mut flags = Vec::new();
-        let mut add = |flag, value: Option<String>| flags.push((flag, value));
         if self.location != other.location {
-            add("--output", Some(self.location.clone()));
+            flags.push(("--output", self.location.clone()));
         }
         if self.level != other.level {
-            add("--level", Some(self.level.to_string()));
+            flags.push(("--level", self.level.to_string()));
         }
         if self.frames != other.frames {
-            add("--frames", Some(self.frames.to_string()));
+            flags.push(("--frames", self.frames.to_string()));
         }
         if self.max_microshard_bytes != other.max_microshard_bytes {
-            add("--max-microshard-bytes", Some(self.max_microshard_bytes.to_string()));
-        }
-        if self.lenient != other.lenient {
-            add(if self.lenient { "--lenient" } else { "no --lenient" }, None);
+            flags.push(("--max-microshard-bytes", self.max_microshard_bytes.to_string()));
         }
         if self.hold_on_failure != other.hold_on_failure {
-            add("--on-failure", Some(if self.hold_on_failure { "hold" } else { "skip" }.to_owned()));
+            flags.push(("--on-failure", if self.hold_on_failure { "hold" } else { "skip" }.to_owned()));
         }
         flags
     }
-}
-
-fn yes() -> bool {
-    true
 }

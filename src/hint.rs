@@ -20,10 +20,9 @@ pub fn run(queue: &Path, bound: Option<&Output>) -> String {
     let text = command("run", queue);
     match bound {
         None => format!("{text} --output DIR"),
-        Some(output) => output.flags().iter().fold(text, |text, (flag, value)| match value {
-            Some(value) => format!("{text} {flag} {}", quoted(value)),
-            None => format!("{text} {flag}"),
-        }),
+        Some(output) => {
+            output.flags().iter().fold(text, |text, (flag, value)| format!("{text} {flag} {}", quoted(value)))
+        }
     }
 }
 
@@ -54,10 +53,10 @@ mod tests {
         let run_a = |output: Option<&Output>| run(Path::new("a.db"), output);
         assert_eq!(run_a(None), "compact-local run --queue a.db --output DIR");
         assert_eq!(run_a(Some(&usual)), "compact-local run --queue a.db --output '/data/my shards'");
-        let other = Output { level: 9, frames: Frames::Splice, lenient: true, hold_on_failure: true, ..usual };
+        let other = Output { level: 9, frames: Frames::Splice, hold_on_failure: true, ..usual };
         assert_eq!(
             run_a(Some(&other)),
-            "compact-local run --queue a.db --output '/data/my shards' --level 9 --frames splice --lenient --on-failure hold"
+            "compact-local run --queue a.db --output '/data/my shards' --level 9 --frames splice --on-failure hold"
         );
     }
 }

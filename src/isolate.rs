@@ -8,7 +8,7 @@ use microshard_queue::{Member, Queue};
 
 use crate::config::Output;
 use crate::fetch::Fetch;
-use crate::format::{JsonlReader, RowReader};
+use crate::format::{JsonlReader, Limits, RowReader};
 use crate::job::RunError;
 use crate::slots::Slots;
 use crate::stop::Stop;
@@ -57,5 +57,6 @@ fn decode_alone(member: &Member, body: &[u8], slots: &Slots, output: &Output) {
     #[cfg(feature = "test-faults")]
     crate::faults::before_decode(member.microshard_id);
     // Bad or not, it was decoded.
-    let _ = JsonlReader::default().read(body, output.limits());
+    let limits = Limits { bytes_max: output.max_microshard_bytes, lenient: true };
+    let _ = JsonlReader::default().read(body, limits);
 }

@@ -279,7 +279,8 @@ fn input_trouble(error: StoreError, tools: &Tools<'_>) -> RunError {
 fn output_trouble(error: StoreError) -> RunError {
     let advice = match error.trouble {
         Trouble::Conflict => {
-            ": repeat the output options it was written with, choose another --output, or move the object away; then run again"
+            ": repeat the options it was written with (with --lenient, or without), choose another --output, or move the object away; \
+             then run again"
         }
         Trouble::Local => ": check free space and permissions, then run again; nothing committed is lost",
         _ => ": set this right, then run again; nothing committed is lost",

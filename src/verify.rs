@@ -107,7 +107,7 @@ impl Verifier<'_> {
         let mut reader = JsonlReader::default();
         let mut source = sources.reader();
         let mut object = Vec::new();
-        let limits = self.output.limits();
+        let limits = Limits { bytes_max: self.output.max_microshard_bytes, lenient: true };
         for (place, member) in members.iter().enumerate() {
             let named = |what: &dyn std::fmt::Display| {
                 format!("microshard {} ({}): {what}", member.microshard_id, shown_uri(&member.uri))

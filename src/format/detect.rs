@@ -135,7 +135,9 @@ impl Decoder {
 fn read_bounded(reader: &mut dyn Read, text: &mut Vec<u8>, limits: Limits, kind: &str) -> Result<(), BadInput> {
     let allowed = limits.bytes_max.saturating_sub(text.len() as u64).saturating_add(1);
     let read = reader.take(allowed).read_to_end(text);
-    read.map_err(|error| BadInput::new(format!("is no valid {kind}: {error} (after {} decoded bytes)", text.len())))?;
+    read.map_err(|error| {
+        BadInput::new(format!("is no valid {kind}, or damaged: {error} (after {} decoded bytes)", text.len()))
+    })?;
     if text.len() as u64 > limits.bytes_max { Err(too_large(limits)) } else { Ok(()) }
 }
 

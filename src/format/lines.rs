@@ -6,8 +6,9 @@
     reason = "places that were found in this very text; a row lost for a wrong one would be worse than a panic"
 )]
 
+use super::BadInput;
+use super::disputed::{self, Disputed};
 use super::json::{Checker, DEPTH_MAX};
-use super::{BadInput, disputed};
 
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
@@ -79,7 +80,10 @@ fn check_utf8(text: &[u8]) -> Result<(), BadInput> {
 
 /// Finds out what is wrong with a row that was not accepted at once, or that nothing is.
 fn judge(row: &[u8], place: Place, lenient: bool) -> Result<(), BadInput> {
-    let bad = |what: &str| BadInput::new(format!("line {} {what} (byte offset {})", place.line, place.offset));
+    let bad_at = |at: usize, what: &str| {
+        BadInput::new(format!("line {} {what} (byte offset {})", place.line, place.offset + at))
+    };
+    let bad = |what: &str| bad_at(0, what);
     if row.trim_ascii_start().first() != Some(&b'{') {
         return Err(bad("is not a JSON object"));
     }
@@ -88,16 +92,18 @@ fn judge(row: &[u8], place: Place, lenient: bool) -> Result<(), BadInput> {
     }
     serde_json::from_slice::<serde::de::IgnoredAny>(row).map_err(|error| match error.is_eof() {
         true => bad("is cut off"),
-        false => bad(&format!("is not one JSON object, from column {} on", error.column())),
+        false => {
+            let column = error.column();
+            bad_at(column.saturating_sub(1), &format!("is not one JSON object, from column {column} on"))
+        }
     })?;
-    match disputed::find(row) {
-        Some(disputed) if !lenient => Err(bad(&format!(
-            "has {} at column {}, which readers of JSON take differently or refuse; `run --lenient` keeps it",
-            disputed.what,
-            disputed.at + 1
-        ))),
-        _ => Ok(()),
+    if lenient {
+        return Ok(());
     }
+    disputed::find(row).map_or(Ok(()), |Disputed { what, at }| {
+        let advice = "readers of JSON refuse it or differ about it; `run --lenient` keeps it";
+        Err(bad_at(at, &format!("has {what} at column {}: {advice}", at + 1)))
+    })
 }
 
 /// How deep brackets are nested outside strings.

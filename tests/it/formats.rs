@@ -55,9 +55,9 @@ fn what_is_no_json_object_is_refused_with_its_place() {
         (b"{}\n{\"a\":\"x", "line 2 is cut off (byte offset 3)"),
         (b"{}\n[1]\n", "line 2 is not a JSON object (byte offset 3)"),
         (b"\xef\xbb\xbf{}\n7\n", "line 2 is not a JSON object (byte offset 6)"),
-        (b"{}{}\n", "line 1 is not one JSON object, from column 3 on (byte offset 0)"),
-        (b"{}\n\n{\"a\":1,}\n", "line 3 is not one JSON object, from column 8 on (byte offset 4)"),
-        (b"{\"a\":\"\x00\"}\n", "line 1 is not one JSON object, from column 6 on (byte offset 0)"),
+        (b"{}{}\n", "line 1 is not one JSON object, from column 3 on (byte offset 2)"),
+        (b"{}\n\n{\"a\":1,}\n", "line 3 is not one JSON object, from column 8 on (byte offset 11)"),
+        (b"{\"a\":\"\x00\"}\n", "line 1 is not one JSON object, from column 6 on (byte offset 5)"),
         (b"{}\n{\"a\":\"\xff\"}\n", "line 2 is not UTF-8 (byte offset 9)"),
         (b"{}\n\xef\xbb\xbf{}\n", "line 2 is not a JSON object (byte offset 3)"),
     ] {

@@ -277,7 +277,7 @@ fn a_frame_that_needs_a_dictionary_is_bad_input_in_every_mode() {
     object[4] |= 1;
     object.insert(5, 7);
     let bad = JsonlReader::default().read(&object, LIMITS).unwrap_err();
-    assert_eq!(bad.sentence, "is no valid zstd: Dictionary mismatch (after 0 decoded bytes)");
+    assert_eq!(bad.sentence, "is no valid zstd, or damaged: Dictionary mismatch (after 0 decoded bytes)");
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn retry_puts_what_failed_into_a_new_shard_and_keeps_the_old_as_it_was() {
     let retried = queue.retry(&RetrySelection::default(), &name).expect("retries");
     assert_eq!((retried.microshards, retried.shards), (1, 1));
     let job = claim(&queue);
-    assert_eq!((job.name.as_str(), ids(&job)), ("run-en-000-00001", vec![1]));
+    assert_eq!((job.name.as_str(), ids(&job), job.failed_before), ("run-en-000-00001", vec![1], 0));
     let status = &queue.status().expect("reads")[0];
     assert_eq!((status.microshards.total(), status.microshards.failed, status.microshards.consumed), (4, 0, 3));
     finish(&queue, &job.lease, published("b"));
@@ -80,6 +80,15 @@ fn retry_puts_what_failed_into_a_new_shard_and_keeps_the_old_as_it_was() {
 }
 
 #[test]
+fn a_job_knows_how_many_of_its_shard_failed_before() {
+    let world = World::with(5, 5);
+    fail_one(&world, Outcome::Deferred { until_ms: 0, why: "503".into(), progress: false });
+    fail_one(&world, Outcome::Deferred { until_ms: 0, why: "503".into(), progress: false });
+    let job = claim(&world.queue());
+    assert_eq!((ids(&job), job.failed_before), (vec![3, 4, 5], 2));
+}
+
+#[test]
 fn what_failed_in_many_shards_goes_into_few_and_none_is_larger_than_they_were() {
     let world = World::new();
     let mut all = items("en", 1..=20);
@@ -93,7 +102,11 @@ fn what_failed_in_many_shards_goes_into_few_and_none_is_larger_than_they_were() 
     assert_eq!((retried.microshards, retried.shards), (6, 3));
     let mut again: Vec<_> = (0..3).map(|_| ids(&claim(&queue))).collect();
     again.sort();
-    assert_eq!(again, [vec![1, 5, 9], vec![13, 17], vec![21]], "no more rows than the largest, of one language, in plan order");
+    assert_eq!(
+        again,
+        [vec![1, 5, 9], vec![13, 17], vec![21]],
+        "no more rows than the largest, of one language, in plan order"
+    );
     assert_sound(&queue);
 }
 
