@@ -258,7 +258,8 @@ pub struct Run {
     /// A microshard that is larger than this when decoded fails.
     #[arg(long, value_name = "BYTES", default_value = MICROSHARD_BYTES_DEFAULT, value_parser = bytes)]
     pub max_microshard_bytes: u64,
-    /// Keep rows that readers of JSON take differently or refuse: a key twice, a lone surrogate, a number beyond 64 bits.
+    /// Keep rows that readers of JSON refuse or differ about: a key twice, a lone surrogate, an integer of more than 64 bits,
+    /// a number beyond a double. For this run only.
     #[arg(long)]
     pub lenient: bool,
     /// What a shard does when some of its microshards failed.

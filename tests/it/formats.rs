@@ -68,7 +68,7 @@ fn what_is_no_json_object_is_refused_with_its_place() {
 #[test]
 fn nesting_without_end_is_refused_and_brackets_in_strings_are_not_nesting() {
     let deep = format!("{}{}{}\n", "{\"a\":".repeat(200), 1, "}".repeat(200));
-    assert!(read(deep.as_bytes()).expect_err("too deep").contains("nested deeper than 128"));
+    assert!(read(deep.as_bytes()).expect_err("too deep").contains("nested deeper than 127"));
     let flat = format!("{{\"a\":\"{}\\\"[[\"}}\n", "[{".repeat(500));
     assert_eq!(read(flat.as_bytes()).map(|(_, count)| count), Ok(1));
 }

@@ -286,12 +286,12 @@ fn ten_thousand_levels_are_refused_and_as_many_as_readers_take_are_kept() {
         |open: &str, close: &str, levels| format!("{{\"a\":{}1{}}}\n", open.repeat(levels), close.repeat(levels));
     for (open, close) in [("[", "]"), ("{\"a\":", "}"), ("[{\"a\":[", "]}]")] {
         for levels in [10_000, 60_000] {
-            refused(nested(open, close, levels).as_bytes(), "line 1 is nested deeper than 128 levels (byte offset 0)");
-            refused(nested(open, "", levels).as_bytes(), "line 1 is nested deeper than 128 levels");
+            refused(nested(open, close, levels).as_bytes(), "line 1 is nested deeper than 127 levels (byte offset 0)");
+            refused(nested(open, "", levels).as_bytes(), "line 1 is nested deeper than 127 levels");
         }
     }
-    assert!(read(nested("[", "]", 127).as_bytes()).is_ok());
-    refused(nested("[", "]", 128).as_bytes(), "nested deeper");
+    assert!(read(nested("[", "]", 126).as_bytes()).is_ok());
+    refused(nested("[", "]", 127).as_bytes(), "nested deeper");
 }
 
 #[test]
