@@ -80,7 +80,11 @@ impl StoreError {
     /// A local I/O error.
     pub fn local(operation: &'static str, object: impl Into<String>, error: std::io::Error) -> StoreError {
         let trouble = local_trouble(operation, &error);
-        let advice = if trouble == Trouble::Misconfigured { ": raise `ulimit -n`, or lower --threads" } else { "" };
+        let advice = match error.kind() {
+            std::io::ErrorKind::FileTooLarge => ": raise `ulimit -f`",
+            _ if trouble == Trouble::Misconfigured => ": raise `ulimit -n`, or lower --threads",
+            _ => "",
+        };
         let cause = format!("{error}{advice}");
         StoreError { operation, object: object.into(), trouble, cause, source: Some(Box::new(error)) }
     }
