@@ -251,6 +251,8 @@ fn numbers_out_of_range_are_a_matter_of_usage() {
         "snapshot --shard-rows 5k",
         "snapshot --slices 65",
         "snapshot --lease soon",
+        "snapshot --lease 0",
+        "snapshot --lease 59s",
         "demo --microshards 0",
         "dance",
         "",
