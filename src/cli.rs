@@ -1,6 +1,7 @@
 //! What can be typed: clap structs, nothing else. What is used is in `config.rs` and beside each command.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -198,8 +199,17 @@ pub struct Snapshot {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub slices: Option<u32>,
     /// How long the claim in Postgres holds.
-    #[arg(long, value_name = "TIME", default_value = "8h", value_parser = humantime::parse_duration)]
-    pub lease: std::time::Duration,
+    #[arg(long, value_name = "TIME", default_value = "8h", value_parser = lease)]
+    pub lease: Duration,
+}
+
+/// Parses a time; where a lease has ended as soon as it is taken, two machines take the same microshards.
+fn lease(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(lease) if lease >= Duration::from_secs(60) => Ok(lease),
+        Ok(_) => Err("a lease is a minute at least".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// Arguments of `plan`.

@@ -6,6 +6,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
+pub use crate::shown::shown_uri;
+
 /// What the caller can do about a failed operation on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
@@ -78,7 +80,11 @@ impl StoreError {
     /// A local I/O error.
     pub fn local(operation: &'static str, object: impl Into<String>, error: std::io::Error) -> StoreError {
         let trouble = local_trouble(operation, &error);
-        let advice = if trouble == Trouble::Misconfigured { ": raise `ulimit -n`, or lower --threads" } else { "" };
+        let advice = match error.kind() {
+            std::io::ErrorKind::FileTooLarge => ": raise `ulimit -f`",
+            _ if trouble == Trouble::Misconfigured => ": raise `ulimit -n`, or lower --threads",
+            _ => "",
+        };
         let cause = format!("{error}{advice}");
         StoreError { operation, object: object.into(), trouble, cause, source: Some(Box::new(error)) }
     }
@@ -143,41 +149,9 @@ pub fn one_line(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped.collect())
 }
 
-/// A uri fit for a message: without userinfo, query and control characters.
-pub fn shown_uri(uri: &str) -> String {
-    let text = match uri.split_once("://") {
-        // A path of this machine: a `?` is literal there, so what follows it must be seen.
-        Some(("file", _)) => uri.to_owned(),
-        _ if uri.starts_with('/') => uri.to_owned(),
-        Some(("s3", rest)) => {
-            let (bucket, key) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-            format!("s3://{}{key}", bucket.rsplit('@').next().unwrap_or_default())
-        }
-        None => uri.split('?').next().unwrap_or_default().to_owned(),
-        Some((scheme, rest)) => {
-            let rest = rest.split(['?', '#']).next().unwrap_or_default();
-            let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-            let host = authority.rsplit('@').next().unwrap_or_default();
-            format!("{scheme}://{host}{path}")
-        }
-    };
-    one_line(&text).into_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn secrets_of_a_uri_are_not_shown() {
-        let uri = "https://me:pw@h.example:8080/a/b.jsonl?X-Amz-Signature=s3cret#x";
-        assert_eq!(shown_uri(uri), "https://h.example:8080/a/b.jsonl");
-        assert_eq!(shown_uri("https://h?sig=s@x/y"), "https://h");
-        assert_eq!(shown_uri("s3://bucket/a@b?c"), "s3://bucket/a@b?c");
-        assert_eq!(shown_uri("s3://me:pw@bucket/a"), "s3://bucket/a");
-        assert_eq!(shown_uri("a/b\n?sig=s"), "a/b\\n");
-        assert_eq!(shown_uri("/in/a?b://c?d#\u{1b}"), "/in/a?b://c?d#\\u{1b}");
-    }
 
     #[test]
     fn a_cause_that_its_effect_has_told_is_not_told_again() {

@@ -56,6 +56,7 @@ pub mod monitor;
 #[cfg_attr(not(test), expect(clippy::indexing_slicing, reason = "places in microshards of its own making"))]
 pub mod demo;
 pub mod error;
+pub mod shown;
 pub mod hint;
 mod faults;
 pub mod hex;

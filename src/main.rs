@@ -5,12 +5,13 @@ use std::io::{self, BufWriter, Write};
 use clap::Parser;
 use compact_local::cli::Cli;
 use compact_local::command::{self, out, out::Out};
-use compact_local::error;
+use compact_local::{error, interrupt};
 
 fn main() {
     let cli = Cli::parse();
     let mut out = BufWriter::new(Out(io::stdout().lock()));
-    let result = command::run(&cli.command, &mut out);
+    let ready = interrupt::survive_file_size_limit().map_err(Into::into);
+    let result = ready.and_then(|()| command::run(&cli.command, &mut out));
     let flushed = out.flush();
     let code = match result.and_then(|exit| flushed.map(|()| exit).map_err(Into::into)) {
         Ok(exit) => exit.code(),

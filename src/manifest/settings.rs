@@ -26,6 +26,12 @@ fn parse_url(rest: &str) -> Result<Settings> {
     let mut settings = Settings::new();
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
+    // Else it is the end of a password, and would be shown as the database's name.
+    ensure!(
+        !database.contains('@'),
+        "the URL's `@` comes behind a `/`: write postgres://user@host/db, with a `/`, `?`, `#` or `@` of the password or \
+         the database's name percent-encoded"
+    );
     // The last `@`: a password that was not percent-encoded may hold one.
     let (login, hosts) = match authority.rsplit_once('@') {
         Some((login, hosts)) => (Some(login), hosts),
@@ -147,9 +153,15 @@ mod tests {
 
     #[test]
     fn an_error_repeats_nothing_of_the_text() {
-        for text in
-            ["postgres://u:hunter2:x@h:hunter2/d", "host='hunter2", "hunter2", "postgres://[hunter2", "HUNTER2=hunter2"]
-        {
+        for text in [
+            "postgres://u:hunter2:x@h:hunter2/d",
+            "postgres:///u:hunter2@h/d",
+            "postgres://u:1/hunter2@h/d",
+            "host='hunter2",
+            "hunter2",
+            "postgres://[hunter2",
+            "HUNTER2=hunter2",
+        ] {
             let error = format!("{:?}", parse(text).unwrap_err());
             assert!(!error.contains("hunter2"), "{error}");
         }

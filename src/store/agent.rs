@@ -7,14 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use ureq::Agent;
 use ureq::http::Uri;
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::unversioned::transport::{
     ConnectProxyConnector, ConnectionDetails, Connector, RustlsConnector, SocksConnector, TcpConnector, Transport,
 };
-use ureq::{Agent, Proxy};
 
-use super::names::{Names, NamesFor, is_near};
+use super::home::{FromHome, Home};
+use super::names::{Names, NamesFor};
+use super::proxy;
 
 const USER_AGENT: &str = concat!("compact-local/", env!("CARGO_PKG_VERSION"));
 
@@ -76,6 +78,9 @@ impl Network {
         let host = uri.as_ref().and_then(Uri::host).unwrap_or_default().to_owned();
         let is_secure = uri.as_ref().and_then(Uri::scheme_str) == Some("https");
         let AgentOptions { idle_max, redirects_max, patience } = options;
+        let proxy = proxy::before(&host);
+        let between = proxy.as_ref().map_or_else(|bad| Some(Err(bad.clone())), |proxy| proxy.as_ref().map(|_| Ok(())));
+        let home = Arc::new(Home::new(uri.as_ref(), between));
         let config = Agent::config_builder()
             .user_agent(USER_AGENT)
             // What was asked for over TLS is not taken without it, wherever a redirect leads.
@@ -96,18 +101,18 @@ impl Network {
             .max_idle_connections(idle_max)
             .max_idle_connections_per_host(idle_max)
             .max_idle_age(Duration::from_secs(30))
-            // Never before this machine and the metadata service.
-            .proxy(if is_near(&host) { None } else { Proxy::try_from_env() })
+            .proxy(proxy.unwrap_or_default())
             .build();
         // The library's own chain, with one TLS configuration for all agents (it reads the system's certificates) and
         // a counter.
-        let connector =
+        let chain =
             ().chain(SocksConnector::default())
                 .chain(ConnectProxyConnector::default())
                 .chain(CountingConnector(Arc::clone(&self.connections)))
                 .chain(TcpConnector::default())
                 .chain(SharedTls(Arc::clone(&self.tls)));
-        Agent::with_parts(config, connector, NamesFor { names: Arc::clone(&self.names), host })
+        let connector = FromHome { home: Arc::clone(&home), chain };
+        Agent::with_parts(config, connector, NamesFor { names: Arc::clone(&self.names), home })
     }
 }
 

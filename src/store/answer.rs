@@ -1,6 +1,7 @@
 //! What an HTTP answer, or none, means: one table from status to what can be done, one from a transport's error.
 //! Never matches on an error's text, and never passes a url on: an error of the HTTP library may quote one in full.
 
+use std::error::Error;
 use std::io::{self, Read};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -8,7 +9,9 @@ use ureq::Timeout;
 use ureq::http::{HeaderMap, Response, header};
 
 use super::agent::Patience;
-use super::names::{LedNear, LookupFailed};
+use super::home::{LedAstray, LedNear};
+use super::names::LookupFailed;
+use super::proxy::BadProxy;
 use super::{Result, StoreError, Trouble};
 
 /// What can be done about a status that is not success.
@@ -61,14 +64,7 @@ pub(super) fn transport_error(operation: &'static str, object: String, error: ur
         }
         Error::Timeout(_) => plain(Trouble::TimedOut, "the server sent no more bytes (timed out)"),
         Error::HostNotFound => plain(Trouble::Unreachable, "the host is not known"),
-        Error::Other(source) if source.is::<LedNear>() => plain(Trouble::Gone, &source.to_string()),
-        Error::Other(source) => match source.downcast::<LookupFailed>() {
-            Ok(failed) => StoreError {
-                source: Some(failed),
-                ..plain(Trouble::Unreachable, "the host's name cannot be resolved: check the name and the name server")
-            },
-            Err(_) => plain(Trouble::Transient, "the request failed"),
-        },
+        Error::Other(source) => other_error(operation, object, source),
         Error::Rustls(error) => tls_error(operation, object, &error),
         Error::Tls(_) | Error::Pem(_) | Error::TlsRequired => plain(Trouble::Misconfigured, "TLS cannot be set up"),
         Error::ConnectionFailed => plain(Trouble::Unreachable, "no connection"),
@@ -86,6 +82,34 @@ pub(super) fn transport_error(operation: &'static str, object: String, error: ur
             plain(Trouble::Transient, "the answer is not valid HTTP")
         }
         _ => plain(Trouble::Transient, "the request failed"),
+    }
+}
+
+/// Errors of our own, on their way through the library.
+fn other_error(operation: &'static str, object: String, source: Box<dyn Error + Send + Sync>) -> StoreError {
+    let plain = |trouble, cause: String| StoreError::new(operation, object.clone(), trouble, cause);
+    if source.is::<LedNear>() {
+        return plain(Trouble::Gone, source.to_string());
+    }
+    if source.is::<BadProxy>() {
+        return plain(Trouble::Misconfigured, source.to_string());
+    }
+    let source = match source.downcast::<LedAstray>() {
+        Ok(astray) => {
+            let LedAstray { host, error } = *astray;
+            let error = transport_error(operation, object, error);
+            // The origin has answered: this is the object's trouble, whatever it would be of an origin.
+            let cause = format!("the server redirects to {host}: {}", error.cause);
+            return StoreError { trouble: Trouble::Transient, cause, ..error };
+        }
+        Err(source) => source,
+    };
+    match source.downcast::<LookupFailed>() {
+        Ok(failed) => {
+            let cause = "the host's name cannot be resolved: check the name and the name server";
+            StoreError { source: Some(failed), ..plain(Trouble::Unreachable, cause.to_owned()) }
+        }
+        Err(_) => plain(Trouble::Transient, "the request failed".to_owned()),
     }
 }
 

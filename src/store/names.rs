@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -13,6 +13,9 @@ use ureq::config::Config;
 use ureq::http::Uri;
 use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::NextTimeout;
+
+use super::home::{Home, LedNear};
+use super::near::is_near_address;
 
 /// A name server did not answer with an address.
 #[derive(Debug)]
@@ -25,33 +28,6 @@ impl fmt::Display for LookupFailed {
 }
 
 impl std::error::Error for LookupFailed {}
-
-/// A redirect to this machine, or to an address that only those on its link have: services there trust whoever asks.
-#[derive(Debug)]
-pub(super) struct LedNear;
-
-impl fmt::Display for LedNear {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the server redirects to this machine or to a link-local address, which is not followed")
-    }
-}
-
-impl std::error::Error for LedNear {}
-
-/// Loopback and link-local (the cloud's metadata service).
-pub(super) fn is_near(host: &str) -> bool {
-    match host.trim_start_matches('[').trim_end_matches(']').parse() {
-        Ok(address) => is_near_address(address),
-        Err(_) => host == "localhost",
-    }
-}
-
-fn is_near_address(address: IpAddr) -> bool {
-    match address.to_canonical() {
-        IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local() || ip.is_unspecified(),
-        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unicast_link_local() || ip.is_unspecified(),
-    }
-}
 
 /// Resolved names, shared by all agents.
 #[derive(Debug, Default)]
@@ -123,25 +99,22 @@ impl Name {
 pub(super) struct NamesFor {
     /// Shared by all.
     pub(super) names: Arc<Names>,
-    /// The origin's host: where it is not near itself, nothing that is near is another's.
-    pub(super) host: String,
+    /// Where that is not near, nothing that is near is another's.
+    pub(super) home: Arc<Home>,
 }
 
 impl NamesFor {
     fn may_ask(&self, host: &str, address: &SocketAddr) -> bool {
-        host == self.host || is_near(&self.host) || !is_near_address(address.ip())
+        self.home.has_host(host) || self.home.is_near() || !is_near_address(address.ip())
     }
-}
 
-impl Resolver for NamesFor {
-    fn resolve(&self, uri: &Uri, config: &Config, _: NextTimeout) -> Result<ResolvedSocketAddrs, ureq::Error> {
+    fn look_up(&self, uri: &Uri, is_proxy: bool) -> Result<ResolvedSocketAddrs, ureq::Error> {
         let (Some(scheme), Some(authority)) = (uri.scheme(), uri.authority()) else {
             return Err(ureq::Error::HostNotFound);
         };
         let host = DefaultResolver::host_and_port(scheme, authority).ok_or(ureq::Error::HostNotFound)?;
         let failed = |error| ureq::Error::Other(Box::new(LookupFailed(error)));
         let addresses = self.names.addresses(&host).map_err(failed)?;
-        let is_proxy = config.proxy().is_some_and(|proxy| proxy.host() == authority.host());
         if !is_proxy && !addresses.iter().all(|address| self.may_ask(authority.host(), address)) {
             return Err(ureq::Error::Other(Box::new(LedNear)));
         }
@@ -149,6 +122,15 @@ impl Resolver for NamesFor {
         let turn = self.names.turn.fetch_add(1, Ordering::Relaxed);
         rotated(&addresses, turn).take(16).for_each(|address| resolved.push(address));
         if resolved.is_empty() { Err(ureq::Error::HostNotFound) } else { Ok(resolved) }
+    }
+}
+
+impl Resolver for NamesFor {
+    fn resolve(&self, uri: &Uri, config: &Config, _: NextTimeout) -> Result<ResolvedSocketAddrs, ureq::Error> {
+        self.home.check_proxy()?;
+        let is_proxy = config.proxy().is_some_and(|proxy| proxy.uri().authority() == uri.authority());
+        let found = self.look_up(uri, is_proxy);
+        if is_proxy { found } else { found.map_err(|error| self.home.blame(uri, error)) }
     }
 }
 
@@ -177,23 +159,12 @@ mod tests {
         assert_eq!(rotated(&[], 3).count(), 0);
     }
 
-    #[test]
-    fn this_machine_and_its_links_are_near() {
-        for host in
-            ["127.0.0.1", "127.8.9.1", "localhost", "[::1]", "169.254.169.254", "[fe80::1]", "[::ffff:127.0.0.1]"]
-        {
-            assert!(is_near(host), "{host}");
-        }
-        for host in ["10.0.0.1", "localhost.example.com", "s3.amazonaws.com", "[2001:db8::1]"] {
-            assert!(!is_near(host), "{host}");
-        }
-    }
-
     /// As the library asks at each request, redirected ones too.
     #[test]
     fn no_redirect_leads_from_elsewhere_to_this_machine_or_its_links() {
         let resolve = |own: &str, uri: &str| {
-            let names = NamesFor { names: Arc::default(), host: own.to_owned() };
+            let home = format!("http://{own}").parse().unwrap();
+            let names = NamesFor { names: Arc::default(), home: Arc::new(Home::new(Some(&home), None)) };
             names.resolve(&uri.parse().unwrap(), &Config::default(), NextTimeout::default()).map(drop)
         };
         for uri in ["http://127.0.0.1/", "http://169.254.169.254/latest", "http://[::1]:80/", "http://localhost/"] {

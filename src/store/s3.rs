@@ -22,7 +22,7 @@ use crate::hex::{decode_sha256, encode};
 
 use super::{
     Digest, Digester, Entry, GetOptions, Head, ObjectStore, Part, Range, RangeOptions, Result, Spool, StoreError,
-    StoreSettings, Trouble, UploadLog, range, uri,
+    StoreSettings, Trouble, UploadLog, proxy, range, uri,
 };
 use crate::faults::{passed, step};
 
@@ -48,6 +48,8 @@ impl S3Store {
         let url = endpoint.parse().context("--s3-endpoint is not a valid url")?;
         let bucket = Bucket::new(url, style, bucket.to_owned(), region.to_owned())
             .with_context(|| format!("s3://{bucket} cannot be reached through this --s3-endpoint"))?;
+        // Before credentials are asked for, which may be nearer.
+        proxy::before(bucket.base_url().host_str().unwrap_or_default())?;
         let client = Client::new(bucket, settings, idle_max);
         let prefix = prefix.trim_matches('/').to_owned();
         Ok(S3Store { client, prefix, part_bytes: settings.part_bytes, conditional: AtomicBool::new(true) })

@@ -254,7 +254,9 @@ fn split_authority<'a>(scheme: &str, rest: &'a str) -> std::result::Result<(Stri
     // An IPv6 address has colons of its own, in brackets.
     let port = host.rsplit_once(':').map(|(_, port)| port).filter(|port| !port.contains(']'));
     if port.is_some_and(|port| !matches!(port.parse::<u16>(), Ok(1..))) {
-        return Err("its port is not a number from 1 to 65535".into());
+        return Err(
+            "its port is not a number from 1 to 65535; a `/`, `?` or `#` in a password must be percent-encoded".into(),
+        );
     }
     Ok(match userinfo {
         Some(userinfo) => (format!("{scheme}://{userinfo}@{host}"), path),

@@ -228,3 +228,29 @@ fn the_last_objects_of_a_run_fail_alone_however_often_they_are_asked_for_in_vain
     let asked: usize = ["/3", "/4", "/5"].map(|path| world.asked(path)).iter().sum();
     assert!(asked as u64 > world.patience.vain_max, "{asked}");
 }
+
+/// Once such an object stopped the whole run, at each start again: its origin was taken for unreachable.
+#[test]
+fn an_object_whose_redirect_leads_to_nobody_fails_alone_and_only_the_host_is_told() {
+    let nobody = TcpListener::bind("127.0.0.1:0").expect("binds").local_addr().expect("has one");
+    let mut world = InProcess::new();
+    world.snapshot(6);
+    let login = "me:SECRET@";
+    world.origin.on("/2", [redirect(&format!("http://{login}{nobody}/SECRET?sig=SECRET"))]);
+    world.origin.on("/4", [redirect(&format!("http://{login}nosuch.invalid/SECRET?sig=SECRET"))]);
+    // Passing trouble: the second try is served.
+    world.origin.on("/5", [redirect(&format!("http://{nobody}/")), ok(ROW)]);
+    // Were the origin taken for unreachable, the run would end at once.
+    world.patience.origin_max = Duration::ZERO;
+    let Ended::Done(total) = world.run().expect("runs") else { panic!("done") };
+    assert_eq!((total.microshards.failed, total.microshards.consumed, total.rows), (2, 4, 4));
+    let failures = world.failures();
+    let told = [
+        (2, format!("the server redirects to {nobody}: the connection was refused (4 tries)")),
+        (4, "the server redirects to nosuch.invalid: the host's name cannot be resolved".to_owned()),
+    ];
+    for ((id, sentence), (expected, words)) in failures.iter().zip(&told) {
+        assert!(id == expected && sentence.contains(words) && !sentence.contains("SECRET"), "{failures:?}");
+    }
+    assert_eq!(failures.len(), 2);
+}

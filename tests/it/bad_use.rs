@@ -251,6 +251,8 @@ fn numbers_out_of_range_are_a_matter_of_usage() {
         "snapshot --shard-rows 5k",
         "snapshot --slices 65",
         "snapshot --lease soon",
+        "snapshot --lease 0",
+        "snapshot --lease 59s",
         "demo --microshards 0",
         "dance",
         "",
@@ -298,13 +300,41 @@ fn shards_are_not_put_where_the_next_snapshot_lists_microshards() {
 #[test]
 fn what_looks_like_a_connection_string_is_not_printed_with_its_password() {
     let world = World::new();
-    for manifest in
-        ["postgresql+psycopg2://u:SECRET@h/db", "mysql://u:SECRET@h/db?p=SECRET", "password=SECRET sslmod=x"]
-    {
-        let ran = world.command("snapshot --manifest").arg(manifest).output().unwrap();
-        let said = String::from_utf8(ran.stderr).unwrap();
-        assert!(said.starts_with("error: failed to open the manifest"), "{said}");
-        assert!(!said.contains("SECRET"), "{said}");
+    for manifest in [
+        "postgresql+psycopg2://u:SECRET@h/db",
+        "mysql://u:SECRET@h/db?p=SECRET",
+        "password=SECRET sslmod=x",
+        "pw=SECRET host=h",
+        "postgres//me:SECRET@h/x",
+        "postgres:/me:SECRET@h/x",
+        "//me:SECRET@h/x",
+        "/me:SECRET@h/x",
+        "me:SECRET@127.0.0.1:5955/export",
+        "mysql://me:SEC/SECRET@h/x",
+    ] {
+        let said = |command: &mut std::process::Command| String::from_utf8(command.output().unwrap().stderr).unwrap();
+        let typed = said(world.command("snapshot --manifest").arg(manifest));
+        assert!(typed.starts_with("error: failed to open the manifest"), "{typed}");
+        let in_variable = said(world.command("snapshot").env("DATABASE_URL", manifest).env("PGUSER", "u"));
+        assert!(in_variable.starts_with("error: "), "{in_variable}");
+        assert!(!typed.contains("SECRET") && !in_variable.contains("SECRET"), "{typed}{in_variable}");
+    }
+    for manifest in ["absent/dt=2024-01-01/m@1.csv", "/absent/12:30/m.csv"] {
+        fails(&world, &format!("snapshot --manifest {manifest}"), &[manifest, "No such file"]);
+    }
+}
+
+/// A password with a `/` in it that is not percent-encoded goes on behind what looks like the host.
+#[test]
+fn a_uri_whose_login_is_mistyped_is_not_printed_with_a_part_of_its_password() {
+    let world = world();
+    for uri in ["http://me:USE/SECRET@127.0.0.1:8161/x", "http://me:USE?SECRET@h/x", "s3://me:USE@b/a?SECRET"] {
+        std::fs::write(world.path("m.csv"), format!("microshard_id,run_id,language,uri\n1,r,en,{uri}\n")).unwrap();
+        let of_source = format!("snapshot --manifest input/manifest.csv --source {uri}");
+        for arguments in [format!("cat {uri}"), "snapshot --manifest m.csv".to_owned(), of_source] {
+            let said = world.run(&arguments).ends(1).stderr;
+            assert!(!said.contains("SECRET") && !said.contains("USE"), "{said}");
+        }
     }
 }
 

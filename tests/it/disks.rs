@@ -83,3 +83,29 @@ fn crash_slots_have_their_room_before_the_disk_fills() {
     let error = format!("{:#}", Slots::open(&disk.path("other.slots")).unwrap_err());
     assert!(error.contains("other.slots: they need 8 KiB") && error.contains("No space left"), "{error}");
 }
+
+/// The signal that comes with a write beyond the limit ends a process that does not expect it, without a word.
+#[test]
+fn a_limit_on_the_size_of_files_is_told_like_any_disk_that_refuses() {
+    let (world, origin) = (World::new(), Origin::start());
+    let mut random = fastrand::Rng::with_seed(1);
+    let row = |text: String| ok(format!("{{\"text\":\"{text}\"}}\n"));
+    origin.on("/1", [row((0..4 << 20).map(|_| random.alphanumeric()).collect())]);
+    std::fs::write(world.path("listing.csv"), format!("microshard_id,language,uri\n1,en,{}/1\n", origin.url)).unwrap();
+    let limited = |blocks: u32, arguments: &str| {
+        let line = format!("ulimit -f {blocks}; exec {} {arguments}", env!("CARGO_BIN_EXE_compact-local"));
+        let output =
+            std::process::Command::new("sh").args(["-c", &line]).current_dir(world.dir.path()).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "`{arguments}` said: {stderr}");
+        assert_eq!(stderr.lines().filter(|line| line.starts_with("error: ")).count(), 1, "{stderr}");
+        stderr
+    };
+    let take = "snapshot --manifest listing.csv --run-id r --shard-microshards 1 --queue q.db";
+    let told = limited(2, take);
+    assert!(told.contains("q.db"), "{told}");
+    world.ok(take);
+    let told = limited(2 << 10, "run --output out --queue q.db");
+    assert!(told.contains("File too large") && told.contains("raise `ulimit -f`"), "{told}");
+    world.ok("run --output out --queue q.db");
+}

@@ -240,12 +240,21 @@ pub(crate) fn announcing(announced: usize, body: &[u8]) -> Vec<u8> {
     [format!("HTTP/1.1 200 OK\r\ncontent-length: {announced}\r\n\r\n").as_bytes(), body].concat()
 }
 
-/// The request line, left unread in the socket. Clients wait for an answer before they ask again, and send it in one.
+/// The request line, left unread in the socket. Clients wait for an answer before they ask again, and send the line in one;
+/// but for a proxy they send it word by word.
 fn peek_line(stream: &TcpStream) -> io::Result<String> {
     let mut bytes = [0; 8192];
-    let length = stream.peek(&mut bytes)?;
-    let line = String::from_utf8_lossy(&bytes[..length]);
-    line.split("\r\n").next().filter(|line| !line.is_empty()).map(Into::into).ok_or(io::ErrorKind::UnexpectedEof.into())
+    loop {
+        let length = stream.peek(&mut bytes)?;
+        let text = String::from_utf8_lossy(&bytes[..length]);
+        match text.split_once("\r\n") {
+            None if length > 0 && b"CONNECT ".starts_with(&bytes[..length.min(8)]) => std::thread::yield_now(),
+            line => {
+                let line = line.map_or(&*text, |(line, _)| line);
+                return if line.is_empty() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(line.into()) };
+            }
+        }
+    }
 }
 
 fn read_line(reader: &mut BufReader<TcpStream>) -> io::Result<String> {

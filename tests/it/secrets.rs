@@ -173,6 +173,56 @@ fn a_proxys_password_is_shown_to_the_proxy_alone() {
     assert!(origin.requests().iter().all(|request| !request.headers.contains_key("proxy-authorization")));
 }
 
+/// A variable that cannot be read was ignored, and everything asked directly.
+#[test]
+fn a_proxy_that_cannot_be_read_is_refused_before_anything_is_asked_and_its_value_is_not_told() {
+    let shard = "http://h.invalid/a.jsonl";
+    let listing = format!("microshard_id,run_id,language,uri,segment_count\n1,r,en,{shard},1\n");
+    for (variable, value) in [
+        ("HTTP_PROXY", "http://me:pw-of-uris@[bad"),
+        ("https_proxy", "bogus://me:pw-of-uris@h:1"),
+        ("ALL_PROXY", "http://me:pw-of-uris@h:port"),
+    ] {
+        let keys = [("AWS_ACCESS_KEY_ID", "AKID"), ("AWS_SECRET_ACCESS_KEY", s3::SECRET_KEY)];
+        let environment = keys.into_iter().chain([(variable, value)]);
+        let world = World::with(environment.map(|(name, value)| (name, value.to_owned())).collect());
+        std::fs::write(world.path("m.csv"), &listing).unwrap();
+        world.ok("snapshot --manifest m.csv --queue q.db");
+        for command in [
+            &format!("cat {shard}"),
+            "cat s3://b/a.jsonl",
+            "run --queue q.db --output out",
+            "run --queue q.db --output s3://b/out",
+        ] {
+            let told = quiet(&world, command, 1).stderr;
+            assert!(told.contains(&format!("{variable} is not the url of a proxy")), "{told}");
+        }
+        // This machine is asked without it.
+        let origin = Origin::start();
+        origin.on("/a.jsonl", [ok("{}\n")]);
+        world.ok(&format!("cat {}/a.jsonl", origin.url));
+    }
+}
+
+/// The proxy would ask for us, and its own services are near it; ours too, if it is asked for this machine's address.
+#[test]
+fn no_redirect_leads_to_what_is_near_through_a_proxy_either_which_may_be_near_itself() {
+    let proxy = Origin::start();
+    // It opens every tunnel, and is at the other end itself.
+    let near = ["169.254.169.254", "127.0.0.1", "LOCALHOST", "2130706433", "[::1]"];
+    for host in near.iter().chain(&["data.example"]) {
+        proxy.on(&format!("CONNECT {host}:80"), [ok("")]);
+    }
+    proxy.on("/secret", [ok("{}\n")]);
+    let world = World::with(vec![("HTTP_PROXY", proxy.url.clone())]);
+    for host in near {
+        proxy.on("/a.jsonl", [redirect(&format!("http://{host}/secret"))]);
+        let told = world.run("cat http://data.example/a.jsonl").ends(1).stderr;
+        assert!(told.contains("link-local address, which is not followed"), "{host}: {told}");
+    }
+    assert_eq!(proxy.asked(), ["CONNECT data.example:80", "GET /a.jsonl"].repeat(near.len()));
+}
+
 /// Whoever a redirect leads to is somebody else.
 #[test]
 fn a_password_goes_to_its_own_host_and_not_along_with_a_redirect() {

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use super::{Record, Selection};
-use crate::error::shown_uri;
+use crate::shown::{may_hold_login, shown_uri};
 use crate::store::uri::without_dots;
 use line::{Column, Columns, Lines};
 pub use results::ResultsWriter;
@@ -93,15 +93,14 @@ impl Listing {
     }
 }
 
-/// What was typed may have been meant as a connection string, with a password in it.
+/// What was typed may have been meant as a connection string, with a password in it: a URL, or pairs.
 fn shown(path: &str) -> String {
-    match path.contains("://") {
-        true => shown_uri(path),
-        false if path.contains("password") => {
-            "that --manifest names (neither a file nor a connection string)".to_owned()
-        }
-        false => path.to_owned(),
+    let lower = path.to_ascii_lowercase();
+    let has_pairs = path.contains('=') && (path.contains(char::is_whitespace) || lower.contains("pass"));
+    if has_pairs || lower.contains("password") || may_hold_login(path) && !path.contains("://") {
+        return "that --manifest names (neither a file nor a connection string)".to_owned();
     }
+    shown_uri(path)
 }
 
 fn kind_of_file(path: &Path) -> Option<Kind> {
