@@ -79,13 +79,44 @@ pub struct Shard {
     pub queue: String,
 }
 
-/// Writes the index of all published shards of `queue`.
-pub fn write(queue: &Queue, store: &dyn ObjectStore, output: &Output) -> Result<()> {
+/// Writes the index of all published shards of `queue`; whether there was anything to write.
+pub fn write(queue: &Queue, store: &dyn ObjectStore, output: &Output) -> Result<bool> {
     let queue_id = queue.queue_id()?;
     let before =
         read(store).context("the dataset index that is there cannot be read; move it away to have it made anew")?;
     let mut shards: Vec<Shard> = before.as_ref().map(|index| index.shards.clone()).unwrap_or_default();
     shards.retain(|shard| shard.queue != queue_id);
+    shards.extend(of_queue(queue, &queue_id)?);
+    // Ours stand last, and stay: another queue that built the same shard to the byte has built the same object.
+    shards.reverse();
+    shards.sort_by(|one, other| one.uri.cmp(&other.uri));
+    shards.dedup_by(|one, other| one.uri == other.uri);
+    let options = Options { format: EXTENSION.to_owned(), level: output.level, frames: output.frames.to_string() };
+    let index = Index { version: VERSION, options, totals: Totals::of(&shards), shards };
+    if before.as_ref() == Some(&index) {
+        return Ok(false);
+    }
+    let mut text = serde_json::to_vec_pretty(&index)?;
+    text.push(b'\n');
+    store.replace(KEY, &text)?;
+    Ok(true)
+}
+
+/// Brings a queue's published shards into the index before its runs have reached their end. Somebody else who writes it at
+/// the same moment may not have seen them there: it is looked at until nothing is left to write.
+pub fn merge(queue: &Queue, store: &dyn ObjectStore, output: &Output) -> Result<()> {
+    while write(queue, store, output)? {}
+    Ok(())
+}
+
+/// Whether the index has, or had, anything of this queue; asks the queue only.
+pub fn concerns(queue: &Queue) -> Result<bool> {
+    Ok(!of_queue(queue, "")?.is_empty() || !queue.refusals()?.is_empty())
+}
+
+/// The queue's part of the index.
+fn of_queue(queue: &Queue, queue_id: &str) -> Result<Vec<Shard>> {
+    let mut shards = Vec::new();
     queue.for_each_shard(&mut |shard| -> Result<()> {
         // A shard that the manifest refused holds rows that another shard has too: it is an orphan.
         let receipt = shard.receipt.filter(|receipt| receipt.rows > 0 && shard.refused.is_none());
@@ -98,23 +129,12 @@ pub fn write(queue: &Queue, store: &dyn ObjectStore, output: &Output) -> Result<
                 bytes: receipt.bytes_out,
                 sha256: hex::encode(&receipt.sha256),
                 microshards: shard.members,
-                queue: queue_id.clone(),
+                queue: queue_id.to_owned(),
             });
         }
         Ok(())
     })?;
-    // Ours stand last, and stay: another queue that built the same shard to the byte has built the same object.
-    shards.reverse();
-    shards.sort_by(|one, other| one.uri.cmp(&other.uri));
-    shards.dedup_by(|one, other| one.uri == other.uri);
-    let options = Options { format: EXTENSION.to_owned(), level: output.level, frames: output.frames.to_string() };
-    let index = Index { version: VERSION, options, totals: Totals::of(&shards), shards };
-    if before.as_ref() == Some(&index) {
-        return Ok(());
-    }
-    let mut text = serde_json::to_vec_pretty(&index)?;
-    text.push(b'\n');
-    store.replace(KEY, &text).map_err(Into::into)
+    Ok(shards)
 }
 
 /// Reads the index; `None` where there is none.

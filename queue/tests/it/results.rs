@@ -93,7 +93,11 @@ fn what_failed_in_many_shards_goes_into_few_and_none_is_larger_than_they_were() 
     assert_eq!((retried.microshards, retried.shards), (6, 3));
     let mut again: Vec<_> = (0..3).map(|_| ids(&claim(&queue))).collect();
     again.sort();
-    assert_eq!(again, [vec![1, 5, 9], vec![13, 17], vec![21]], "no more rows than the largest, of one language, in plan order");
+    assert_eq!(
+        again,
+        [vec![1, 5, 9], vec![13, 17], vec![21]],
+        "no more rows than the largest, of one language, in plan order"
+    );
     assert_sound(&queue);
 }
 
