@@ -1,14 +1,17 @@
-//! The dataset index, `index.json`: what exists, written last and replaced atomically (I4). It can be made again from
+//! The dataset index, `index.json`: what exists, and has just been seen, written last and replaced atomically (I4). It can be made again from
 //! the queue at any time. Shards that other queues (other machines) put under the same output are kept in it.
 
-use anyhow::{Context, Result};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use anyhow::{Context, Result, anyhow, bail};
 use microshard_queue::Queue;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Output;
 use crate::format::{EXTENSION, Frames};
 use crate::hex;
-use crate::store::{GetOptions, ObjectStore};
+use crate::hint;
+use crate::store::{GetOptions, ObjectStore, Trouble};
 
 /// The key of the index, relative to the output.
 pub const KEY: &str = "index.json";
@@ -79,14 +82,17 @@ pub struct Shard {
     pub queue: String,
 }
 
-/// Writes the index of all published shards of `queue`; whether there was anything to write.
+/// Writes the index of all published shards of `queue`; whether there was anything to write. It is left as it is, with an
+/// error, where one of them is not there any more.
 pub fn write(queue: &Queue, store: &dyn ObjectStore, output: &Output) -> Result<bool> {
     let queue_id = queue.queue_id()?;
     let before =
         read(store).context("the dataset index that is there cannot be read; move it away to have it made anew")?;
     let mut shards: Vec<Shard> = before.as_ref().map(|index| index.shards.clone()).unwrap_or_default();
     shards.retain(|shard| shard.queue != queue_id);
-    shards.extend(of_queue(queue, &queue_id)?);
+    let ours = of_queue(queue, &queue_id)?;
+    refuse_missing(&ours, queue, store)?;
+    shards.extend(ours);
     // Ours stand last, and stay: another queue that built the same shard to the byte has built the same object.
     shards.reverse();
     shards.sort_by(|one, other| one.uri.cmp(&other.uri));
@@ -135,6 +141,43 @@ fn of_queue(queue: &Queue, queue_id: &str) -> Result<Vec<Shard>> {
         Ok(())
     })?;
     Ok(shards)
+}
+
+/// A directory that is not mounted, or was moved, is as writable as another: nothing else would tell that shards are gone.
+fn refuse_missing(shards: &[Shard], queue: &Queue, store: &dyn ObjectStore) -> Result<()> {
+    let missing = missing(shards, store)?;
+    let Some((first, seen)) = missing.first_key_value() else { return Ok(()) };
+    let how = seen.map_or("is not there".to_owned(), |bytes| format!("has another size, {bytes} bytes"));
+    bail!(
+        "failed to write {KEY} to {}: {} of {} published shards are not there as they were published, the first: {first} \
+         {how}; is this the output, and is it mounted? `{}` names them all; what is gone for good can be built again in a \
+         queue of its own, as README tells under \"Kill and resume\"",
+        store.base(),
+        missing.len(),
+        shards.len(),
+        hint::command("verify", queue.path())
+    )
+}
+
+/// The shards that are not in the output with just their size, and the size they have there. A listing of each directory
+/// with shards: thousands of them cost a few requests, and what else is in the output costs none.
+fn missing<'a>(shards: &'a [Shard], store: &dyn ObjectStore) -> Result<BTreeMap<&'a str, Option<u64>>> {
+    let mut seen = HashMap::new();
+    let directories = shards.iter().filter_map(|shard| shard.uri.rsplit_once('/'));
+    let directories: BTreeSet<&str> = directories.map(|(directory, _)| directory).collect();
+    for directory in directories {
+        let listed = store.list(&format!("{directory}/"), &mut |entry| {
+            seen.insert(entry.key, entry.bytes);
+            Ok(())
+        });
+        listed.map_err(|error| match error.trouble {
+            Trouble::Denied => anyhow!("{error}; {KEY} lists what is seen in the output: allow s3:ListBucket"),
+            _ => error.into(),
+        })?;
+    }
+    let found = |shard: &Shard| seen.get(&shard.uri).copied();
+    let missing = shards.iter().filter(|shard| found(shard) != Some(shard.bytes));
+    Ok(missing.map(|shard| (shard.uri.as_str(), found(shard))).collect())
 }
 
 /// Reads the index; `None` where there is none.

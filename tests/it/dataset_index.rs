@@ -1,10 +1,15 @@
 //! `index.json` where no run reaches its end, and where the output is not what it was: it lists what is published, and
 //! nothing that is not there.
 
+use compact_local::config::Output;
+use compact_local::store::s3::S3Store;
+use microshard_queue::Queue;
 use serde_json::Value;
 
 use crate::microshards::{check_output, copy_manifest, generated, statuses};
+use crate::origin::{Origin, Step, status};
 use crate::postgres::database;
+use crate::s3;
 use crate::world::{World, files};
 
 const DIED: i32 = -6;
@@ -97,4 +102,77 @@ fn a_queue_that_has_published_nothing_writes_no_index_and_needs_no_output() {
     world.ok("sync-back --queue q.db");
     world.ok("release --queue q.db");
     assert!(!world.path("out").exists());
+}
+
+/// A world with a finished queue, its shards at `output`.
+fn finished(environment: Vec<(&'static str, String)>, output: &str) -> World {
+    let world = World::with(environment);
+    generated(&world.path("input"), 300, 0);
+    world.ok("snapshot --manifest input/manifest.csv --source input --shard-rows 1000 --queue q.db");
+    world.ok(&format!("run --queue q.db --output {output}"));
+    world
+}
+
+/// What a command says that must not write an index.
+fn refused(world: &World, command: &str) -> String {
+    let stderr = world.run(&format!("{command} --queue q.db")).ends(1).stderr;
+    assert!(
+        stderr.contains("failed to write index.json to ") && stderr.contains("`compact-local verify --queue "),
+        "{stderr}"
+    );
+    stderr
+}
+
+/// A disk that was not mounted, or an output that was moved: a run with nothing to do wrote an index of what was not there,
+/// and was content.
+#[test]
+fn no_index_is_written_of_shards_that_are_not_there_any_more() {
+    let world = finished(vec![], "out");
+    let (out, away) = (world.path("out"), world.path("away"));
+    let all = index(&world, "out")["totals"]["shards"].as_u64().unwrap();
+    std::fs::rename(&out, &away).unwrap();
+    for command in ["run --output out", "sync-back", "release"] {
+        let said = refused(&world, command);
+        assert!(said.contains(&format!("{all} of {all} published shards")), "{said}");
+        assert!(!out.join("index.json").exists(), "{command}");
+    }
+    std::fs::remove_dir_all(&out).unwrap();
+    std::fs::rename(&away, &out).unwrap();
+    let shards = files(&out).into_iter().filter(|name| name.ends_with(".zst")).collect::<Vec<_>>();
+    let before = std::fs::read(out.join("index.json")).unwrap();
+    std::fs::write(out.join(&shards[0]), "cut off").unwrap();
+    std::fs::remove_file(out.join(&shards[1])).unwrap();
+    let said = refused(&world, "run --output out");
+    assert!(said.contains(&format!("2 of {all} published shards")), "{said}");
+    assert!(said.contains(&format!("the first: {} has another size, 7 bytes", shards[0])), "{said}");
+    assert_eq!(std::fs::read(out.join("index.json")).unwrap(), before);
+}
+
+#[test]
+fn no_index_is_written_of_shards_that_are_not_in_the_bucket_any_more() {
+    let server = s3::server();
+    let bucket = server.root.path().join(server.bucket("data"));
+    let world = finished(server.environment(), "s3://data/out/v1");
+    world.ok("run --queue q.db --output s3://data/out/v1");
+    let shard = files(&bucket).into_iter().find(|name| name.ends_with(".zst")).unwrap();
+    std::fs::remove_file(bucket.join(&shard)).unwrap();
+    std::fs::remove_file(bucket.join("out/v1/index.json")).unwrap();
+    let said = refused(&world, "run --output s3://data/out/v1");
+    assert!(said.contains("index.json to s3://data/out/v1: 1 of "), "{said}");
+    assert!(said.contains(&format!("the first: {} is not there", shard.strip_prefix("out/v1/").unwrap())), "{said}");
+    assert!(!bucket.join("out/v1/index.json").exists());
+}
+
+#[test]
+fn a_bucket_that_may_not_be_listed_is_told_with_the_right_that_is_missing() {
+    let world = finished(vec![], "out");
+    let origin = Origin::start();
+    let denied = "<?xml version=\"1.0\"?>\n<Error><Code>AccessDenied</Code><Message>no</Message></Error>";
+    origin.on("/b/", [Step::Answer(403, vec![], denied.into())]);
+    origin.on("/b/out/index.json", [status(404)]);
+    let store = S3Store::new("b", "out", &s3::settings(&origin.url), 2).unwrap();
+    let queue = Queue::open(&world.path("q.db")).unwrap();
+    let output = Output::of(&queue).unwrap().unwrap();
+    let said = compact_local::index::write(&queue, &store, &output).unwrap_err().to_string();
+    assert!(said.starts_with("failed to list s3://b/out/") && said.ends_with("allow s3:ListBucket"), "{said}");
 }
