@@ -176,3 +176,28 @@ fn a_bucket_that_may_not_be_listed_is_told_with_the_right_that_is_missing() {
     let said = compact_local::index::write(&queue, &store, &output).unwrap_err().to_string();
     assert!(said.starts_with("failed to list s3://b/out/") && said.ends_with("allow s3:ListBucket"), "{said}");
 }
+
+/// As README has it: from a listing of just its microshards.
+#[test]
+fn a_shard_that_is_gone_is_built_again_to_the_byte_from_a_listing_of_its_microshards() {
+    let world = finished(vec![], "out");
+    world.ok("sync-back --queue q.db");
+    let name = "demo-1-en-000-00001";
+    let results = std::fs::read_to_string(world.path("out/microshards.csv")).unwrap();
+    let members: Vec<&str> =
+        results.lines().filter(|line| line.contains(name)).map(|line| line.split(',').next().unwrap()).collect();
+    let manifest = std::fs::read_to_string(world.path("input/manifest.csv")).unwrap();
+    let is_wanted =
+        |line: &&str| line.starts_with("microshard_id") || members.contains(&line.split(',').next().unwrap());
+    let listing: Vec<&str> = manifest.lines().filter(is_wanted).collect();
+    std::fs::write(world.path("one.csv"), listing.join("\n")).unwrap();
+    let shard = world.path(&format!("out/en/{name}.jsonl.zst"));
+    std::fs::write(&shard, "damaged").unwrap();
+    world.run("verify --queue q.db").ends(1);
+
+    world.ok("snapshot --manifest one.csv --source input --shard-rows 1000 --queue one.db");
+    world.ok("run --queue one.db --output one");
+    std::fs::rename(world.path("one/en/demo-1-en-000-00000.jsonl.zst"), &shard).unwrap();
+    world.ok("verify --queue q.db");
+    world.ok("run --queue q.db --output out");
+}
