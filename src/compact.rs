@@ -25,6 +25,7 @@ use crate::interrupt::Interrupt;
 use crate::isolate::{self, Gate};
 use crate::job::{RunError, Tools};
 use crate::lane::{self, Lane};
+use crate::leftovers;
 use crate::manifest::Held;
 use crate::memory::Memory;
 use crate::monitor::{Amount, Event, LanguageTotals, Monitor};
@@ -32,7 +33,7 @@ use crate::origins;
 use crate::park::Park;
 use crate::slots::Slots;
 use crate::stop::{Stop, StopOnPanic};
-use crate::store::{self, ObjectStore, Sources, Trouble};
+use crate::store::{self, ObjectStore, Sources};
 use crate::told;
 use crate::waits;
 
@@ -150,16 +151,7 @@ impl<'a> Shared<'a> {
 
 /// Takes over what a dead runner left: claims, suspects, uploads in parts, temporary files.
 fn start(queue: &Queue, store: &dyn ObjectStore, slots: &Slots) -> Result<String> {
-    for (key, upload_id) in queue.uploads()? {
-        match store.abort(&key, &upload_id) {
-            // The right to abort has just been tried (`check_writable`): this upload is there no more. It was completed
-            // before its runner died, and some stores refuse what they do not know.
-            Err(error) if matches!(error.trouble, Trouble::Denied | Trouble::Gone) => {}
-            aborted => aborted?,
-        }
-        queue.upload_ended(&key, &upload_id)?;
-    }
-    store.sweep()?;
+    leftovers::remove(queue, store)?;
     let owner = format!("{:016x}", fastrand::u64(..));
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let started = queue.start_runner(&owner, &host, &slots.suspects());

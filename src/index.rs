@@ -1,14 +1,17 @@
-//! The dataset index, `index.json`: what exists, written last and replaced atomically (I4). It can be made again from
+//! The dataset index, `index.json`: what exists, and has just been seen, written last and replaced atomically (I4). It can be made again from
 //! the queue at any time. Shards that other queues (other machines) put under the same output are kept in it.
 
-use anyhow::{Context, Result};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use anyhow::{Context, Result, anyhow, bail};
 use microshard_queue::Queue;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Output;
 use crate::format::{EXTENSION, Frames};
 use crate::hex;
-use crate::store::{GetOptions, ObjectStore};
+use crate::hint;
+use crate::store::{GetOptions, ObjectStore, Trouble};
 
 /// The key of the index, relative to the output.
 pub const KEY: &str = "index.json";
@@ -79,13 +82,47 @@ pub struct Shard {
     pub queue: String,
 }
 
-/// Writes the index of all published shards of `queue`.
-pub fn write(queue: &Queue, store: &dyn ObjectStore, output: &Output) -> Result<()> {
+/// Writes the index of all published shards of `queue`; whether there was anything to write. It is left as it is, with an
+/// error, where one of them is not there any more.
+pub fn write(queue: &Queue, store: &dyn ObjectStore, output: &Output) -> Result<bool> {
     let queue_id = queue.queue_id()?;
     let before =
         read(store).context("the dataset index that is there cannot be read; move it away to have it made anew")?;
     let mut shards: Vec<Shard> = before.as_ref().map(|index| index.shards.clone()).unwrap_or_default();
     shards.retain(|shard| shard.queue != queue_id);
+    let ours = of_queue(queue, &queue_id)?;
+    refuse_missing(&ours, queue, store)?;
+    shards.extend(ours);
+    // Ours stand last, and stay: another queue that built the same shard to the byte has built the same object.
+    shards.reverse();
+    shards.sort_by(|one, other| one.uri.cmp(&other.uri));
+    shards.dedup_by(|one, other| one.uri == other.uri);
+    let options = Options { format: EXTENSION.to_owned(), level: output.level, frames: output.frames.to_string() };
+    let index = Index { version: VERSION, options, totals: Totals::of(&shards), shards };
+    if before.as_ref() == Some(&index) {
+        return Ok(false);
+    }
+    let mut text = serde_json::to_vec_pretty(&index)?;
+    text.push(b'\n');
+    store.replace(KEY, &text)?;
+    Ok(true)
+}
+
+/// Brings a queue's published shards into the index before its runs have reached their end. Somebody else who writes it at
+/// the same moment may not have seen them there: it is looked at until nothing is left to write.
+pub fn merge(queue: &Queue, store: &dyn ObjectStore, output: &Output) -> Result<()> {
+    while write(queue, store, output)? {}
+    Ok(())
+}
+
+/// Whether the index has, or had, anything of this queue; asks the queue only.
+pub fn concerns(queue: &Queue) -> Result<bool> {
+    Ok(!of_queue(queue, "")?.is_empty() || !queue.refusals()?.is_empty())
+}
+
+/// The queue's part of the index.
+fn of_queue(queue: &Queue, queue_id: &str) -> Result<Vec<Shard>> {
+    let mut shards = Vec::new();
     queue.for_each_shard(&mut |shard| -> Result<()> {
         // A shard that the manifest refused holds rows that another shard has too: it is an orphan.
         let receipt = shard.receipt.filter(|receipt| receipt.rows > 0 && shard.refused.is_none());
@@ -98,23 +135,49 @@ pub fn write(queue: &Queue, store: &dyn ObjectStore, output: &Output) -> Result<
                 bytes: receipt.bytes_out,
                 sha256: hex::encode(&receipt.sha256),
                 microshards: shard.members,
-                queue: queue_id.clone(),
+                queue: queue_id.to_owned(),
             });
         }
         Ok(())
     })?;
-    // Ours stand last, and stay: another queue that built the same shard to the byte has built the same object.
-    shards.reverse();
-    shards.sort_by(|one, other| one.uri.cmp(&other.uri));
-    shards.dedup_by(|one, other| one.uri == other.uri);
-    let options = Options { format: EXTENSION.to_owned(), level: output.level, frames: output.frames.to_string() };
-    let index = Index { version: VERSION, options, totals: Totals::of(&shards), shards };
-    if before.as_ref() == Some(&index) {
-        return Ok(());
+    Ok(shards)
+}
+
+/// A directory that is not mounted, or was moved, is as writable as another: nothing else would tell that shards are gone.
+fn refuse_missing(shards: &[Shard], queue: &Queue, store: &dyn ObjectStore) -> Result<()> {
+    let missing = missing(shards, store)?;
+    let Some((first, seen)) = missing.first_key_value() else { return Ok(()) };
+    let how = seen.map_or("is not there".to_owned(), |bytes| format!("has another size, {bytes} bytes"));
+    bail!(
+        "failed to write {KEY} to {}: {} of {} published shards are not there as they were published, the first: {first} \
+         {how}; is this the output, and is it mounted? `{}` names them all; what is gone for good can be built again in a \
+         queue of its own, as README tells under \"Kill and resume\"",
+        store.base(),
+        missing.len(),
+        shards.len(),
+        hint::command("verify", queue.path())
+    )
+}
+
+/// The shards that are not in the output with just their size, and the size they have there. A listing of each directory
+/// with shards: thousands of them cost a few requests, and what else is in the output costs none.
+fn missing<'a>(shards: &'a [Shard], store: &dyn ObjectStore) -> Result<BTreeMap<&'a str, Option<u64>>> {
+    let mut seen = HashMap::new();
+    let directories = shards.iter().filter_map(|shard| shard.uri.rsplit_once('/'));
+    let directories: BTreeSet<&str> = directories.map(|(directory, _)| directory).collect();
+    for directory in directories {
+        let listed = store.list(&format!("{directory}/"), &mut |entry| {
+            seen.insert(entry.key, entry.bytes);
+            Ok(())
+        });
+        listed.map_err(|error| match error.trouble {
+            Trouble::Denied => anyhow!("{error}; {KEY} lists what is seen in the output: allow s3:ListBucket"),
+            _ => error.into(),
+        })?;
     }
-    let mut text = serde_json::to_vec_pretty(&index)?;
-    text.push(b'\n');
-    store.replace(KEY, &text).map_err(Into::into)
+    let found = |shard: &Shard| seen.get(&shard.uri).copied();
+    let missing = shards.iter().filter(|shard| found(shard) != Some(shard.bytes));
+    Ok(missing.map(|shard| (shard.uri.as_str(), found(shard))).collect())
 }
 
 /// Reads the index; `None` where there is none.

@@ -35,6 +35,7 @@ pub mod fetch;
 pub mod errand;
 pub mod build;
 pub mod isolate;
+pub mod leftovers;
 pub mod index;
 pub mod verify;
 pub mod cat;

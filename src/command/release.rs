@@ -1,4 +1,5 @@
-//! `release`: what is unworked goes back to the manifest, rows and slices, for another machine to take.
+//! `release`: what is unworked goes back to the manifest, rows and slices, for another machine to take. What is published
+//! stays, and is in the index afterwards: no run may ever come that writes it.
 
 use std::io::Write;
 use std::path::Path;
@@ -10,10 +11,14 @@ use serde_json::json;
 use super::sync_back::connect;
 use super::{Exit, claims};
 use crate::cli;
+use crate::config::Output;
 use crate::faults::passed;
 use crate::hint;
+use crate::index;
+use crate::leftovers;
 use crate::manifest::{Held, HolderFile};
 use crate::monitor::human;
+use crate::store::{self, StoreSettings};
 
 pub(super) fn run(args: &cli::SyncBack, out: &mut dyn Write) -> Result<Exit> {
     let path = &args.queue.queue.queue;
@@ -50,7 +55,22 @@ pub(super) fn run(args: &cli::SyncBack, out: &mut dyn Write) -> Result<Exit> {
             released.slices += postgres.release_slices(claim)?;
         }
     }
-    released.print(args.queue.json, out)
+    let left = leave_output(&queue, args);
+    let exit = released.print(args.queue.json, out)?;
+    left.map(|()| exit)
+}
+
+/// No run may come any more: what a killed one left in the output is removed, and what is published gets into the index.
+fn leave_output(queue: &Queue, args: &cli::SyncBack) -> Result<()> {
+    let Some(output) = Output::of(queue)? else { return Ok(()) };
+    let store = store::open(&output.location, &StoreSettings::from_args(&args.store)?, &queue.queue_id()?)?;
+    if !queue.uploads()?.is_empty() {
+        store.check_writable()?;
+    }
+    passed("release: leftovers");
+    leftovers::remove(queue, store.as_ref())?;
+    passed("release: index");
+    if index::concerns(queue)? { index::merge(queue, store.as_ref(), &output) } else { Ok(()) }
 }
 
 /// What was released.

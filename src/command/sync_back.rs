@@ -1,10 +1,10 @@
-//! `sync-back`: results to the manifest, chunk by chunk, each idempotent; then marked in the queue (I4).
+//! `sync-back`: results to the manifest, chunk by chunk, each idempotent; then marked in the queue; then the index (I4).
 
 use std::io::Write;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use microshard_queue::{PlannedShard, Queue, Snapshot, UnsyncedFailure};
+use microshard_queue::{PlannedShard, Queue, RunnerState, Snapshot, UnsyncedFailure};
 use serde_json::json;
 
 use super::Exit;
@@ -48,21 +48,25 @@ pub(super) fn run(args: &cli::SyncBack, out: &mut dyn Write) -> Result<Exit> {
         write_results(&queue, &listed, args, &mut report)?;
     }
     report.refused = queue.refusals()?;
-    if !report.refused.is_empty() {
-        rewrite_index(&queue, args)?;
-    }
+    let indexed = update_index(&queue, args, !report.refused.is_empty());
+    // What was written back is told, whatever became of the index.
     print(&report, args.queue.json, out)?;
+    indexed?;
     if !report.refused.is_empty() {
         bail!("{} results were refused by the manifest, for the reasons above", report.refused.len());
     }
     Ok(Exit::Done)
 }
 
-/// A shard that was refused is no part of the dataset.
-fn rewrite_index(queue: &Queue, args: &cli::SyncBack) -> Result<()> {
-    let Some(output) = Output::of(queue)? else { return Ok(()) };
+/// What the manifest knows of belongs into the index, also where no run has reached its end or ever will; a runner at work
+/// writes it itself. A shard that was refused is no part of the dataset, and goes at once.
+fn update_index(queue: &Queue, args: &cli::SyncBack, is_refused: bool) -> Result<()> {
+    let is_at_work = matches!(queue.runner_state()?, RunnerState::Running | RunnerState::Quiet);
+    let is_due = (is_refused || !is_at_work) && index::concerns(queue)?;
+    let Some(output) = Output::of(queue)?.filter(|_| is_due) else { return Ok(()) };
     let store = open_output(queue, &output, &StoreSettings::from_args(&args.store)?)?;
-    index::write(queue, store.as_ref(), &output)
+    passed("sync-back: index");
+    index::merge(queue, store.as_ref(), &output)
 }
 
 /// Opens the output, and removes what a killed sync-back left there. Its temporary files have a name of their own: a

@@ -125,6 +125,24 @@ fn a_second_interrupt_ends_the_process_where_it_is() {
     held.finish();
 }
 
+/// Half of the dataset would be listed, and the runner's own index might be replaced by it.
+#[test]
+fn a_sync_back_beside_a_runner_leaves_the_index_to_it() {
+    let held = Held::new();
+    held.answer(Step::Stall);
+    let mut run = held.world.start(RUN);
+    run.at_work();
+    until("a shard is published", || held.status()["shards"]["published"].as_u64() > Some(0));
+    held.world.ok("sync-back --queue queue.db");
+    assert!(!held.world.path("out/index.json").exists());
+    run.signal(Signal::KILL);
+    run.wait();
+    held.world.ok("sync-back --queue queue.db");
+    assert!(held.world.path("out/index.json").exists());
+    std::fs::remove_file(held.world.path("out/microshards.csv")).unwrap();
+    held.finish();
+}
+
 #[test]
 fn a_symbolic_link_to_the_queue_is_the_same_queue() {
     let held = Held::new();

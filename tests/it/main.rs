@@ -5,6 +5,7 @@ mod bad_origins;
 mod bad_use;
 mod cat;
 mod cat_faults;
+mod dataset_index;
 mod demo_generate;
 mod demo_origin;
 #[expect(dead_code, reason = "the queue's tests use all of it")]

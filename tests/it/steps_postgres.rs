@@ -12,7 +12,7 @@ use crate::matrix::Matrix;
 use crate::microshards::{copy_manifest, generated};
 use crate::postgres::{Database, database};
 use crate::steps::{copy, leftovers, same};
-use crate::world::World;
+use crate::world::{World, files};
 
 const TABLES: [&str; 4] = [
     "final_export_microshards",
@@ -61,6 +61,19 @@ impl Manifest {
             client.batch_execute(&again).unwrap();
         }
         copy(&self.template, vec![("DATABASE_URL", self.url.clone())])
+    }
+
+    /// The same, but for the index. The output of each is the template's: the queue keeps where it is.
+    fn world_without_index(&self) -> World {
+        std::fs::remove_file(self.template.path("out/index.json")).unwrap();
+        self.world()
+    }
+
+    /// The index as it is, with nothing left beside it.
+    fn index(&self) -> String {
+        let out = self.template.path("out");
+        assert!(files(&out).iter().all(|name| !name.contains(".compact-local-")), "{:?}", files(&out));
+        std::fs::read_to_string(out.join("index.json")).unwrap()
     }
 
     /// A command with the template's input for its source.
@@ -144,26 +157,29 @@ fn a_sync_back_that_dies_or_is_refused_at_any_step_is_done_once() {
     let manifest = Manifest::new(&[snapshot, "run --queue q.db --output out"]);
     let (seen, client) = (OnceCell::new(), RefCell::new(manifest.database.client()));
     let check = |world: &World, why: &str| {
-        same(&seen, (told(&mut client.borrow_mut()), counts(world)), why);
+        same(&seen, (told(&mut client.borrow_mut()), counts(world), manifest.index()), why);
         let again = world.json("sync-back --queue q.db --json");
         assert_eq!((&again["shards"], &again["refused"]), (&0.into(), &serde_json::json!([])), "{why}");
     };
-    let world = || manifest.world();
+    // As if no run had reached its end.
+    let world = || manifest.world_without_index();
     Matrix { world: &world, command: "sync-back --queue q.db", code: 0, but: &|_| false, check: &check }.run();
 }
 
 #[test]
 fn a_release_that_dies_or_is_refused_at_any_step_leaves_nothing_held() {
     for claim in ["slices", "rows"] {
-        let manifest =
-            Manifest::new(&[&format!("snapshot --claim {claim} --source INPUT --shard-rows 500 --queue q.db")]);
+        let snapshot = format!("snapshot --claim {claim} --source INPUT --shard-rows 500 --queue q.db");
+        // Some of it is published and written back, the rest is unworked.
+        let (run, first) = ("run --queue q.db --output out", format!("{snapshot} --limit 20"));
+        let manifest = Manifest::new(&[&first, run, "sync-back --queue q.db", &snapshot]);
         let (seen, client) = (OnceCell::new(), RefCell::new(manifest.database.client()));
         let check = |world: &World, why: &str| {
             let client = &mut client.borrow_mut();
-            same(&seen, (told(client), counts(world)), why);
+            same(&seen, (told(client), counts(world), manifest.index()), why);
             assert_eq!(holders(client), [""; 0], "{claim}: {why}");
         };
-        let world = || manifest.world();
+        let world = || manifest.world_without_index();
         Matrix { world: &world, command: "release --queue q.db", code: 0, but: &|_| false, check: &check }.run();
     }
 }
