@@ -100,6 +100,9 @@ pub fn run(config: &Config, monitor: &dyn Monitor, interrupt: &Interrupt) -> Res
     passed("run: started");
     monitor.event(&Event::Started { languages: languages(&queue, only)? });
     let mut total = total(&queue, only)?;
+    if config.lenient && total.shards.pending > 0 {
+        index::expect_lenient(&queue)?;
+    }
     // A snapshot may add shards in the very moment the last lane ends.
     while total.shards.pending > 0 && !interrupt.requested() {
         work(&shared, &owner)?;

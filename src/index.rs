@@ -1,5 +1,6 @@
-//! The dataset index, `index.json`: what exists, and has just been seen, written last and replaced atomically (I4). It can be made again from
-//! the queue at any time. Shards that other queues (other machines) put under the same output are kept in it.
+//! The dataset index, `index.json`: what exists, and has just been seen, written last and replaced atomically (I4). It can
+//! be made again from the queue at any time. Shards that other queues (other machines) put under the same output are kept in
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -16,6 +17,10 @@ use crate::store::{GetOptions, ObjectStore, Trouble};
 /// The key of the index, relative to the output.
 pub const KEY: &str = "index.json";
 const VERSION: u32 = 1;
+/// How often somebody else may have written the index at the same moment.
+const MERGES_MAX: u32 = 10;
+/// Where the queue keeps that a run was lenient.
+const LENIENT_KEY: &str = "lenient";
 /// An index larger than this is not ours: a shard takes some 300 bytes in it.
 const BYTES_MAX: u64 = 1 << 30;
 
@@ -42,6 +47,9 @@ pub struct Options {
     /// How shards are cut into zstd frames, as `--frames` takes it. Indexes of before there was a choice do not say.
     #[serde(default = "single")]
     pub frames: String,
+    /// Shards may hold rows that readers of JSON refuse or differ about.
+    #[serde(default)]
+    pub lenient: bool,
 }
 
 fn single() -> String {
@@ -97,7 +105,13 @@ pub fn write(queue: &Queue, store: &dyn ObjectStore, output: &Output) -> Result<
     shards.reverse();
     shards.sort_by(|one, other| one.uri.cmp(&other.uri));
     shards.dedup_by(|one, other| one.uri == other.uri);
-    let options = Options { format: EXTENSION.to_owned(), level: output.level, frames: output.frames.to_string() };
+    let was_lenient = before.as_ref().is_some_and(|index| index.options.lenient);
+    let options = Options {
+        format: EXTENSION.to_owned(),
+        level: output.level,
+        frames: output.frames.to_string(),
+        lenient: was_lenient || queue.meta(LENIENT_KEY)?.is_some(),
+    };
     let index = Index { version: VERSION, options, totals: Totals::of(&shards), shards };
     if before.as_ref() == Some(&index) {
         return Ok(false);
@@ -108,11 +122,20 @@ pub fn write(queue: &Queue, store: &dyn ObjectStore, output: &Output) -> Result<
     Ok(true)
 }
 
+/// What this queue publishes from now on may hold such rows as only a lenient run takes.
+pub fn expect_lenient(queue: &Queue) -> Result<()> {
+    queue.set_meta(LENIENT_KEY, "yes").map_err(Into::into)
+}
+
 /// Brings a queue's published shards into the index before its runs have reached their end. Somebody else who writes it at
 /// the same moment may not have seen them there: it is looked at until nothing is left to write.
 pub fn merge(queue: &Queue, store: &dyn ObjectStore, output: &Output) -> Result<()> {
-    while write(queue, store, output)? {}
-    Ok(())
+    for _ in 0..MERGES_MAX {
+        if !write(queue, store, output)? {
+            return Ok(());
+        }
+    }
+    bail!("others write {}/{KEY} again and again at the same time; run this again when they have ended", store.base())
 }
 
 /// Whether the index has, or had, anything of this queue; asks the queue only.

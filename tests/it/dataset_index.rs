@@ -16,7 +16,7 @@ const DIED: i32 = -6;
 /// Four lanes, so that the first shards are on record when the sixth is put.
 const RUN: &str = "run --output out --threads 2 --builders 2";
 
-fn index(world: &World, output: &str) -> Value {
+pub(crate) fn index(world: &World, output: &str) -> Value {
     serde_json::from_slice(&std::fs::read(world.path(output).join("index.json")).unwrap()).unwrap()
 }
 

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 
 use compact_local::format::{Frames, JsonlReader, Limits, RowReader, Rows, decode_stream};
 
+use crate::dataset_index::index;
 use crate::world::World;
 
 const LIMITS: Limits = Limits { bytes_max: 1 << 20, lenient: false };
@@ -332,6 +333,8 @@ fn a_row_that_readers_differ_about_fails_its_microshard_and_a_lenient_run_keeps_
         world.ok(&format!("snapshot --manifest in --run-id r --shard-microshards 10 --queue {queue}"));
     }
     world.run("run --queue strict.db --output strict").ends(3);
+    let is_lenient = |output: &str| index(&world, output)["options"]["lenient"].clone();
+    assert_eq!(is_lenient("strict"), false);
     let failures = world.json("failures --json --queue strict.db");
     let sentence = failures[0]["sentence"].as_str().unwrap();
     assert!(
@@ -345,6 +348,7 @@ fn a_row_that_readers_differ_about_fails_its_microshard_and_a_lenient_run_keeps_
         world.ok(&format!("verify --source --queue {queue}"));
         assert_eq!(world.json(&format!("status --json --queue {queue}"))["rows"], 2 + TEXT.lines().count());
     }
+    assert!(is_lenient("strict") == true && is_lenient("lenient") == true);
     // It holds for one run.
     world.ok("run --queue lenient.db --output lenient");
 }
