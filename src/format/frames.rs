@@ -77,3 +77,30 @@ impl fmt::Display for Frames {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Frames;
+
+    #[test]
+    fn a_size_is_shown_as_it_is_typed_and_is_within_bounds() {
+        for (bytes, shown) in [
+            (4 << 20, "seekable=4MiB"),
+            (65 << 10, "seekable=65KiB"),
+            ((64 << 10) + 1, "seekable=65537"),
+            (1 << 30, "seekable=1024MiB"),
+        ] {
+            assert_eq!(Frames::seekable(bytes).unwrap().to_string(), shown);
+        }
+        for bytes in [0, (64 << 10) - 1, (1 << 30) + 1, 1 << 32, u64::MAX] {
+            assert!(Frames::seekable(bytes).is_err(), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn a_writer_holds_a_frames_rows_and_the_frame() {
+        assert_eq!(Frames::Single.held_bytes(), 0);
+        assert_eq!(Frames::Seekable(1 << 20).held_bytes(), 2 << 20);
+        assert_eq!(Frames::Splice.held_bytes(), 8 << 20);
+    }
+}

@@ -64,3 +64,14 @@ impl<W: Write> ShardWriter for SingleWriter<W> {
         self.encoder.finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::encoder_bytes;
+
+    #[test]
+    fn an_encoder_takes_what_its_level_takes() {
+        let [fast, usual, high] = [1, 3, 19].map(|level| encoder_bytes(level).unwrap());
+        assert!(fast > 500 << 10 && usual > fast && high > 10 * usual, "{fast} {usual} {high}");
+    }
+}

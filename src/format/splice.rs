@@ -64,3 +64,24 @@ fn window_bytes(object: &[u8], frame: &DataFrame) -> Option<u64> {
     let base = 1_u64 << (10 + (window >> 3));
     Some(base + base / 8 * u64::from(window & 0b111))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 8878, 3.1.1.1.2: the window of a frame that does not hold its content in one segment.
+    #[test]
+    fn a_frames_window_is_what_its_header_says() {
+        let frame = DataFrame { object: 0..7, text: 0..1234 };
+        for (descriptor, window, bytes) in [
+            (0, 0, 1 << 10),
+            (0, 10 << 3, 1 << 20),
+            (0, (10 << 3) | 3, (1 << 20) + (3 << 17)),
+            (0b0010_0000, 10 << 3, 1234),
+        ] {
+            let object = [0x28, 0xb5, 0x2f, 0xfd, descriptor, window, 0];
+            assert_eq!(window_bytes(&object, &frame), Some(bytes));
+        }
+        assert_eq!(window_bytes(&[0x28, 0xb5, 0x2f, 0xfd, 0], &DataFrame { object: 0..5, text: 0..1 }), None);
+    }
+}

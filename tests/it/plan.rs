@@ -63,6 +63,23 @@ fn a_large_language_is_as_even_as_a_small_one() {
     }
 }
 
+/// Which is what decided over how many shards there are: even in anything else, one of them would exceed its limit.
+#[test]
+fn shards_are_even_in_what_is_scarce() {
+    let uneven = |at: usize| if at < 50 { 10 } else { 30 };
+    for rows_are in [true, false] {
+        let sizes: Vec<Size> = (0..100)
+            .map(|at| match rows_are {
+                true => Size { rows: uneven(at), bytes: 1 },
+                false => Size { rows: 1, bytes: uneven(at) },
+            })
+            .collect();
+        let policy = Policy { bytes_max: Some(1010), ..policy(1010, Remainder::Spread) };
+        let cuts = cut(&policy, &sizes);
+        assert_eq!(cuts.iter().map(|cut| cut.microshards).collect::<Vec<_>>(), [67, 33], "rows: {rows_are}");
+    }
+}
+
 #[test]
 fn hold_keeps_the_remainder_back_unless_it_is_full() {
     let cuts = cut(&policy(100, Remainder::Hold), &rows(&[50, 50, 50]));
