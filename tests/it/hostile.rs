@@ -294,6 +294,8 @@ fn ten_thousand_levels_are_refused_and_as_many_as_readers_take_are_kept() {
     assert!(read(nested("[", "]", 126).as_bytes()).is_ok());
     // Brackets in a string, behind a quote that does not end it, are no levels: what is wrong is told.
     refused(format!("{{\"a\":\"\\\"{}\",}}\n", "[".repeat(200)).as_bytes(), "is not one JSON object, from column");
+    let (open, close) = ("[".repeat(100), "]".repeat(100));
+    refused(format!("{{\"a\":{open}\"{close}\",{open}{close}{close}}}\n").as_bytes(), "nested deeper");
     refused(nested("[", "]", 127).as_bytes(), "nested deeper");
 }
 
