@@ -34,7 +34,7 @@ impl<'a> Names<'a> {
     /// What is wrong with one more name.
     fn add(&mut self, name: Cow<'a, str>) -> Option<String> {
         let object = self.objects.last_mut()?;
-        if self.count == NAMES_MAX {
+        if self.count >= NAMES_MAX {
             return Some(format!("more than {NAMES_MAX} keys"));
         }
         let shown: String = name.chars().take(SHOWN_MAX).collect();

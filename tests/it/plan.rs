@@ -78,6 +78,9 @@ fn shards_are_even_in_what_is_scarce() {
         let cuts = cut(&policy, &sizes);
         assert_eq!(cuts.iter().map(|cut| cut.microshards).collect::<Vec<_>>(), [67, 33], "rows: {rows_are}");
     }
+    let sizes: Vec<Size> = (0..100).map(|at| Size { rows: uneven(at), bytes: uneven(at) }).collect();
+    let sixty = Policy { bytes_max: Some(3_000), microshards_max: Some(60), ..policy(3_000, Remainder::Spread) };
+    assert_eq!(cut(&sixty, &sizes).iter().map(|cut| cut.microshards).collect::<Vec<_>>(), [50, 50]);
 }
 
 #[test]
