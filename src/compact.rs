@@ -214,10 +214,11 @@ fn work(shared: &Shared<'_>, owner: &str) -> Result<()> {
     let errands = Errands::new(config.threads);
 
     thread::scope(|scope| {
-        let writer = scope.spawn(|| {
+        let writer = thread::Builder::new().name("queue".into()).spawn_scoped(scope, || {
             let _stop = StopOnPanic(stop);
             queue.serve(owner, only, &queue_requests, stop.flag(), &|waiting| monitor.event(&all_wait(waiting)))
         });
+        let writer = writer.context("failed to start the queue's thread: raise the limit (ulimit -u)")?;
         for (index, place) in errands.places().enumerate() {
             let (requests, reader) = (from_lanes.clone(), sources.reader());
             thread::Builder::new()

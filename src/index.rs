@@ -237,9 +237,31 @@ impl Totals {
     fn of(shards: &[Shard]) -> Totals {
         shards.iter().fold(Totals::default(), |sum, shard| Totals {
             shards: sum.shards + 1,
-            microshards: sum.microshards + shard.microshards,
-            rows: sum.rows + shard.rows,
-            bytes: sum.bytes + shard.bytes,
+            microshards: sum.microshards.saturating_add(shard.microshards),
+            rows: sum.rows.saturating_add(shard.rows),
+            bytes: sum.bytes.saturating_add(shard.bytes),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Its numbers are whatever the file says.
+    #[test]
+    fn the_sums_of_an_index_that_holds_nonsense_are_no_panic() {
+        let shard = |uri: &str| Shard {
+            uri: uri.to_owned(),
+            run_id: "r".to_owned(),
+            language: "en".to_owned(),
+            rows: u64::MAX,
+            bytes: u64::MAX,
+            sha256: String::new(),
+            microshards: u64::MAX,
+            queue: "q".to_owned(),
+        };
+        let totals = Totals::of(&[shard("a"), shard("b")]);
+        assert_eq!((totals.shards, totals.rows, totals.bytes, totals.microshards), (2, u64::MAX, u64::MAX, u64::MAX));
     }
 }

@@ -1,5 +1,8 @@
 //! Parse, run, exit. The only caller of `process::exit`.
 
+#![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)]
+#![warn(clippy::indexing_slicing, clippy::string_slice)]
+
 use std::io::{self, BufWriter, Write};
 
 use clap::Parser;

@@ -226,7 +226,7 @@ impl Queue {
             .named("read", &self.path)?;
         let members = self.members(claimed.first, claimed.last)?;
         Ok(Job {
-            failed_before: (claimed.last - claimed.first + 1) as u64 - members.len() as u64,
+            failed_before: claimed.last.abs_diff(claimed.first).saturating_add(1).saturating_sub(members.len() as u64),
             lease: Lease { shard: claimed.shard, attempt: claimed.attempt, pulse: Pulse::default() },
             run_id,
             language,

@@ -4,7 +4,7 @@
 use rusqlite::params;
 
 use crate::claim::{LOST_MAX, Lease};
-use crate::error::{Named, Result};
+use crate::error::{Error, Named, Result};
 use crate::file::{Queue, now_ms};
 
 /// Deferrals of one shard in a row without progress; then it fails.
@@ -138,7 +138,7 @@ impl Queue {
             .prepare_cached("SELECT deferrals FROM shards WHERE shard = ?1")
             .and_then(|mut select| select.query_row([lease.shard], |row| row.get(0)))
             .named("finish in", &self.path)?;
-        let deferrals = if progress { 1 } else { deferrals + 1 };
+        let deferrals = if progress { 1 } else { deferrals.saturating_add(1) };
         if deferrals > DEFERRALS_MAX {
             let sentence = format!("was deferred {DEFERRALS_MAX} times in a row without progress: {why}");
             return self.fail(lease.shard, &sentence);
@@ -217,9 +217,14 @@ impl Queue {
 
     /// The update that ends a lease must touch exactly one row; `holds` has just been asked in the same transaction.
     fn end(&self, sql: &'static str, values: &[&dyn rusqlite::ToSql]) -> Result<()> {
-        let touched = self.execute(sql, values)?;
-        assert_eq!(touched, 1, "a lease ends once (I5)");
-        Ok(())
+        match self.execute(sql, values)? {
+            1 => Ok(()),
+            // A lease ends once (I5): nothing of it is committed.
+            touched => Err(Error::Input(format!(
+                "{} is damaged: the end of one lease changed {touched} shards; snapshot into a new queue",
+                self.path.display()
+            ))),
+        }
     }
 
     pub(crate) fn execute(&self, sql: &'static str, values: &[&dyn rusqlite::ToSql]) -> Result<usize> {

@@ -220,7 +220,7 @@ impl Queue {
         };
         if held {
             let beat_at_ms = self.runner()?.map_or(0, |runner| runner.beat_at_ms);
-            let quiet = now_ms() - beat_at_ms > QUIET_MS;
+            let quiet = now_ms().saturating_sub(beat_at_ms) > QUIET_MS;
             return Ok(if quiet { RunnerState::Quiet } else { RunnerState::Running });
         }
         let claims: i64 = self
@@ -234,7 +234,9 @@ impl Queue {
     /// so long that it may be taken over. One that was taken over finds out at its next beat.
     pub fn may_be_at_work(&self) -> Result<bool> {
         let runner = self.runner()?;
-        Ok(runner.is_some_and(|runner| runner.stopped_at_ms.is_none() && now_ms() - runner.beat_at_ms <= TAKE_OVER_MS))
+        Ok(runner.is_some_and(|runner| {
+            runner.stopped_at_ms.is_none() && now_ms().saturating_sub(runner.beat_at_ms) <= TAKE_OVER_MS
+        }))
     }
 
     /// Keeps the record of an upload in parts.

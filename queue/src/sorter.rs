@@ -84,7 +84,8 @@ impl Sorter {
         let (start, file) = (self.written, Arc::clone(&self.file));
         self.written += full.records.len() as u64;
         self.pieces.push(start..self.written);
-        self.spilling = Some(std::thread::spawn(move || full.spill(&file, start)));
+        let spilling = std::thread::Builder::new().name("sorter".into()).spawn(move || full.spill(&file, start));
+        self.spilling = Some(spilling.named("start a thread that sorts into", &self.path)?);
         Ok(())
     }
 

@@ -263,6 +263,8 @@ impl ObjectStore for S3Store {
                 }
             }
             match page.next_continuation_token {
+                // Else it would go on for ever.
+                Some(next) if Some(&next) == token.as_ref() => return Err(self.client.not_understood("list", &prefix)),
                 Some(next) => token = Some(next),
                 None => return Ok(()),
             }

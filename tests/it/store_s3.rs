@@ -220,6 +220,16 @@ fn xml_without_end_is_read_up_to_a_limit() {
 }
 
 #[test]
+fn a_listing_that_leads_back_to_itself_ends() {
+    let page = "<ListBucketResult><Name>b</Name><Prefix></Prefix><KeyCount>0</KeyCount><MaxKeys>1000</MaxKeys>\
+                <IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken></ListBucketResult>";
+    let (origin, store) = played();
+    origin.on("GET /b", [ok(page)]).on("GET /b/", [ok(page)]);
+    assert_eq!(trouble(store.list("", &mut |_| Ok(()))), Trouble::Misconfigured);
+    assert_eq!(origin.requests().len(), 2, "{:?}", origin.asked());
+}
+
+#[test]
 fn an_upload_that_cannot_be_aborted_stays_in_the_log() {
     let (origin, store) = played_in_parts(refusal(500, "InternalError"), status(404));
     origin.on("DELETE /b/out/a", [refusal(500, "InternalError")]);
