@@ -24,7 +24,8 @@ struct Source {
     size: Extent,
 }
 
-/// Microshards, rows and bytes, as the manifest counts them; 0 where it does not.
+/// Microshards, rows and bytes, as the manifest counts them; 0 where it does not. Floating, as sums of what it says may be
+/// beyond an integer.
 #[derive(Clone, Copy)]
 struct Extent {
     microshards: f64,
@@ -52,12 +53,14 @@ struct Batch {
     first: Source,
     shards: Vec<i64>,
     size: Extent,
+    /// The most that it may come to.
+    largest: Extent,
 }
 
 impl Batch {
-    fn takes(&self, source: &Source, largest: Extent) -> bool {
+    fn takes(&self, source: &Source) -> bool {
         let is_beside = (self.first.grp, self.first.snapshot) == (source.grp, source.snapshot);
-        is_beside && self.size.with(source.size).is_within(largest)
+        is_beside && self.size.with(source.size).is_within(self.largest)
     }
 
     fn add(&mut self, source: Source) {
@@ -158,11 +161,12 @@ impl Queue {
     fn add_retries(&self, name: &NameShard, retried: &mut Retried) -> Result<()> {
         let mut batches: Vec<Batch> = Vec::new();
         for source in self.sources()? {
-            let largest = self.largest(source.grp)?;
-            match batches.last_mut() {
-                Some(batch) if batch.takes(&source, largest) => batch.add(source),
-                _ => batches.push(Batch { size: source.size, shards: vec![source.shard], first: source }),
+            if let Some(batch) = batches.last_mut().filter(|batch| batch.takes(&source)) {
+                batch.add(source);
+                continue;
             }
+            let largest = self.largest(source.grp)?;
+            batches.push(Batch { size: source.size, shards: vec![source.shard], largest, first: source });
         }
         for batch in batches {
             self.add_retry(&batch, name)?;

@@ -92,7 +92,9 @@ fn truncated_or_damaged_compression_is_refused() {
 #[test]
 fn a_bomb_is_found_before_it_is_unpacked() {
     let zeros = vec![b' '; 8 << 20];
-    for bomb in [zstd(&zeros), gzip(&zeros)] {
+    for mut bomb in [zstd(&zeros), gzip(&zeros)] {
+        // Its end is never met: else it would be found to be cut off.
+        bomb.pop();
         assert!((bomb.len() as u64) < LIMITS.bytes_max / 10);
         let sentence = read(&bomb).expect_err("too large");
         assert!(sentence.contains("larger than 1048576 bytes when decoded"), "{sentence}");
