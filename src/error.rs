@@ -2,11 +2,10 @@
 //! Trouble with the whole command travels as `anyhow::Error` at the edges. No secret ever enters an error here:
 //! objects are named without credentials, query strings or signatures.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-pub use crate::shown::shown_uri;
+use crate::shown::one_line;
 
 /// What the caller can do about a failed operation on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,16 +136,6 @@ pub fn sentence(error: &anyhow::Error) -> String {
         }
     }
     one_line(&sentence.replace('\n', " ")).into_owned()
-}
-
-/// The text without control characters: they could move the cursor, clear the screen or fake another line.
-pub fn one_line(text: &str) -> Cow<'_, str> {
-    if !text.contains(char::is_control) {
-        return Cow::Borrowed(text);
-    }
-    let escaped =
-        text.chars().map(|char| if char.is_control() { char.escape_default().to_string() } else { char.into() });
-    Cow::Owned(escaped.collect())
 }
 
 #[cfg(test)]

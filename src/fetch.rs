@@ -13,10 +13,11 @@ use microshard_queue::{Failure, Job, Member, now_ms};
 
 use crate::budget::Permit;
 use crate::errand::{Awaited, Errand, Place};
-use crate::error::{StoreError, Trouble, shown_uri};
+use crate::error::{StoreError, Trouble};
 use crate::faults::passed;
 use crate::monitor::{Event, Monitor};
 use crate::patience::Patience;
+use crate::shown::shown_uri;
 use crate::stop::Stop;
 use crate::store::{Ask, GetOptions, Reader, Sources};
 

@@ -6,6 +6,7 @@ use microshard_queue::now_ms;
 use serde::{Deserialize, Serialize};
 
 use crate::monitor::human;
+use crate::shown::one_line;
 use crate::store::{Sources, Tally};
 
 /// Where the queue keeps it.
@@ -58,7 +59,7 @@ fn load(origin: String, tally: Tally) -> Option<OriginLoad> {
 impl OriginLoad {
     /// For a person.
     pub fn line(&self, now_ms: i64) -> String {
-        let mut line = format!("{}: up to {} requests at once", human::one_line(&self.origin), self.at_once);
+        let mut line = format!("{}: up to {} requests at once", one_line(&self.origin), self.at_once);
         if let Some(per_second) = self.per_second {
             line += &format!(", {} a second", human::per_s(per_second).trim_end_matches("/s"));
             line += if self.asked_for_less { " as it asks for less" } else { " by --max-requests-per-second" };
@@ -67,7 +68,7 @@ impl OriginLoad {
             line += &format!("; left alone for {} more", human::duration(Duration::from_millis(left as u64)));
         }
         if let Some(why) = &self.why {
-            line += &format!("; asked for less {} times, last: {}", human::count(self.throttled), human::one_line(why));
+            line += &format!("; asked for less {} times, last: {}", human::count(self.throttled), one_line(why));
         }
         if self.transient > 0 {
             line += &format!("; {} other vain requests", human::count(self.transient));

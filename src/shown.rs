@@ -1,9 +1,8 @@
 //! Uris, and what was typed for one, as they may be shown: without logins, queries and control characters. Where a mistyped
 //! one does not tell how far its password goes, nothing of it is shown.
 
+use std::borrow::Cow;
 use std::net::Ipv4Addr;
-
-use crate::error::one_line;
 
 /// Stands for what cannot be shown.
 pub const HIDDEN: &str = "(not shown: it may hold a password)";
@@ -62,6 +61,16 @@ fn may_be_login(authority: &str, path: &str) -> bool {
     let behind = path.rsplit('@').next().and_then(|behind| behind.split('/').next()).unwrap_or_default();
     let has_port = behind.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
     port.parse::<u16>().is_err() || has_port || behind.parse::<Ipv4Addr>().is_ok()
+}
+
+/// The text without control characters: they could move the cursor, clear the screen or fake another line.
+pub fn one_line(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    let escaped =
+        text.chars().map(|char| if char.is_control() { char.escape_default().to_string() } else { char.into() });
+    Cow::Owned(escaped.collect())
 }
 
 #[cfg(test)]
@@ -124,5 +133,10 @@ mod tests {
             assert_eq!(shown_uri(uri), uri);
         }
         assert_eq!(shown_uri("/in/a?b://c?d#\u{1b}"), "/in/a?b://c?d#\\u{1b}");
+    }
+
+    #[test]
+    fn control_characters_are_not_printed() {
+        assert_eq!(one_line("a\n\u{1b}[2Jb"), "a\\n\\u{1b}[2Jb");
     }
 }

@@ -7,10 +7,10 @@ use microshard_queue::{Member, PlannedShard};
 use sha2::{Digest, Sha256};
 
 use crate::config::Output;
-use crate::error::shown_uri;
 use crate::format::seek::RowIndex;
 use crate::format::{Encoded, JsonlReader, Limits, RowReader, Rows, check_tables};
 use crate::patience::Patience;
+use crate::shown::shown_uri;
 use crate::store::{GetOptions, ObjectStore, Reader, Sources, Trouble};
 
 /// A shard is read whole; larger ones than this were not written by us.

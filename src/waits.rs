@@ -7,8 +7,8 @@ use microshard_queue::now_ms;
 use serde::{Deserialize, Serialize};
 
 use crate::errand::{Errand, Errands};
-use crate::error::shown_uri;
 use crate::monitor::human;
+use crate::shown::{one_line, shown_uri};
 
 /// Where the queue keeps it.
 pub const KEY: &str = "waits";
@@ -52,6 +52,6 @@ impl Wait {
     pub fn line(&self, now_ms: i64) -> String {
         let time = human::duration(Duration::from_millis((now_ms - self.since_ms).max(0) as u64));
         let again = if self.again { ", asked for a second time" } else { "" };
-        format!("{} has been waiting for {time} for {}{again}", self.shard, human::one_line(&self.uri))
+        format!("{} has been waiting for {time} for {}{again}", self.shard, one_line(&self.uri))
     }
 }

@@ -4,8 +4,8 @@
 use std::io::{self, Read};
 use std::ops::Range;
 
-use crate::error::shown_uri;
 use crate::patience::Patience;
+use crate::shown::shown_uri;
 use crate::store::{self, ObjectStore, Part, RangeOptions, Result, StoreError, Trouble, Version};
 
 /// A smaller object is taken whole where its server knows no ranges.

@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail};
 use super::Exit;
 use crate::cat::{Object, RowRange, Wanted, cat};
 use crate::cli;
-use crate::error::shown_uri;
 use crate::patience::Patience;
+use crate::shown::shown_uri;
 use crate::store::{self, ObjectUri, StoreError, StoreSettings, uri};
 
 pub(super) fn run(args: &cli::Cat, out: &mut dyn Write) -> Result<Exit> {

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::Exit;
 use crate::cli::QueueJson;
-use crate::error::{one_line, shown_uri};
+use crate::shown::{one_line, shown_uri};
 
 pub(super) fn run(args: &QueueJson, out: &mut dyn Write) -> Result<Exit> {
     let queue = Queue::open(&args.queue.queue)?;

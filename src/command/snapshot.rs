@@ -16,6 +16,7 @@ use crate::manifest::{Claim, ClaimMode, Held, HolderFile, Names, Postgres, Recor
 use crate::monitor::human;
 use crate::naming;
 use crate::plan::{Policy, Remainder};
+use crate::shown::one_line;
 use crate::store::{Location, ObjectUri};
 
 pub(super) fn run(args: &cli::Snapshot, out: &mut dyn Write) -> Result<Exit> {
@@ -136,11 +137,11 @@ fn take_postgres(path: &Path, args: &cli::Intake, hold: &Hold) -> Result<Taken> 
 fn nothing_to_take(run_id: &str, tally: &Tally) -> String {
     let Tally { pending, claimed, consumed, failed } = *tally;
     if pending + claimed + consumed + failed == 0 {
-        return format!("run {} has no such microshard: check --language", human::one_line(run_id));
+        return format!("run {} has no such microshard: check --language", one_line(run_id));
     }
     let mut text = format!(
         "run {} has nothing to take: of its microshards {} are consumed, {} failed, {} claimed, {} pending",
-        human::one_line(run_id),
+        one_line(run_id),
         human::count(consumed),
         human::count(failed),
         human::count(claimed),

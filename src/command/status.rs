@@ -17,6 +17,7 @@ use crate::config::Output;
 use crate::hint;
 use crate::monitor::human;
 use crate::origins::{self, OriginLoad};
+use crate::shown::one_line;
 use crate::time::rfc3339;
 use crate::told;
 use crate::waits::{self, Wait};
@@ -139,7 +140,7 @@ fn waiting_line(shards: &ShardCounts, waiting: &Waiting, now_ms: i64) -> String 
         }
         _ => "now".to_owned(),
     };
-    let (count, why) = (human::count(shards.waiting), human::one_line(&waiting.why));
+    let (count, why) = (human::count(shards.waiting), one_line(&waiting.why));
     format!("{count} shards wait{nothing_else}; the next is due {when}: {why}")
 }
 

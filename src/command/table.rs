@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use crate::monitor::human::one_line;
+use crate::shown::one_line;
 
 /// What is wider stands out of its column.
 const WIDTH_MAX: usize = 200;

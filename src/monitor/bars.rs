@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::human::one_line;
 use super::progress::LanguageProgress;
 use super::{Event, Monitor, Progress};
+use crate::shown::one_line;
 
 /// Languages with a bar of their own, those with most microshards; the first bar counts all.
 const LANGUAGES_SHOWN: usize = 16;

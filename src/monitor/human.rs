@@ -3,8 +3,6 @@
 
 use std::time::Duration;
 
-pub use crate::error::one_line;
-
 /// `1,234,567`.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
@@ -107,10 +105,5 @@ mod tests {
         let of = |s: f64| duration(Duration::from_secs_f64(s));
         assert_eq!([of(0.4), of(59.4), of(59.6), of(359.0)], ["0 s", "59 s", "1 min 00 s", "5 min 59 s"]);
         assert_eq!([of(7500.0), of(273_600.0)], ["2 h 05 min", "3 d 04 h"]);
-    }
-
-    #[test]
-    fn control_characters_are_not_printed() {
-        assert_eq!(one_line("a\n\u{1b}[2Jb"), "a\\n\\u{1b}[2Jb");
     }
 }

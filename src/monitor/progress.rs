@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use crate::error::shown_uri;
+use crate::shown::{one_line, shown_uri};
 
-use super::human::{bytes, bytes_per_s, count, duration, one_line, per_s, percent};
+use super::human::{bytes, bytes_per_s, count, duration, per_s, percent};
 use super::totals::Sample;
 use super::{Event, Rates, Totals};
 

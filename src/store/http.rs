@@ -6,7 +6,7 @@ use ureq::{Agent, Body};
 
 use super::agent::{AgentOptions, Network, Patience};
 use super::answer::{read_body, status_error, transport_error};
-use crate::error::shown_uri;
+use crate::shown::shown_uri;
 
 use super::{
     Digest, Entry, GetOptions, Head, ObjectStore, Part, Range, RangeOptions, Result, Spool, StoreError, Trouble,

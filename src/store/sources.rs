@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::throttle::{Bounds, Load, NotNow, Throttle, Verdict};
 use super::usual::Usual;
 use super::{Ask, GetOptions, ObjectStore, ObjectUri, Origin, Result, StoreError, StoreSettings, Trouble, open_origin};
-use crate::error::shown_uri;
+use crate::shown::shown_uri;
 
 /// What an origin did so far: whether trouble is an object's or the origin's own.
 #[derive(Debug, Clone, Default)]

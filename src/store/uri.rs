@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use ureq::http::uri::Authority;
 
 use super::{Result, StoreError, Trouble};
-use crate::error::shown_uri;
+use crate::shown::shown_uri;
 
 /// A base for objects: `--output`, `--source`.
 #[derive(Clone, PartialEq, Eq)]

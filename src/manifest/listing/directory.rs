@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::error::one_line;
 use crate::manifest::{Record, Selection};
+use crate::shown::one_line;
 
 const EXTENSIONS: [&str; 3] = [".jsonl", ".jsonl.zst", ".jsonl.gz"];
 /// Files named in a message; there may be any number.
