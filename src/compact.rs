@@ -201,7 +201,7 @@ fn work(shared: &Shared<'_>, owner: &str) -> Result<()> {
         .num_threads(config.builders)
         .thread_name(|index| format!("builder-{index}"))
         .build()
-        .context("failed to start the builders")?;
+        .context("failed to start the builders: lower --builders or raise the limit (ulimit -u)")?;
     // One request in hand for each lane: a lane waits for its answer before it asks again.
     let (to_queue, queue_requests) = bounded(lanes);
     // A lane asks for a whole job at once, as long as it is no larger than usual: jobs are fetched one after another, and the
@@ -233,7 +233,8 @@ fn work(shared: &Shared<'_>, owner: &str) -> Result<()> {
             let _stop = StopOnPanic(stop);
             isolate::try_suspects(&suspecting, &fetch, slots, &config.output, gate).inspect_err(|_| stop.set())
         });
-        let mut working = vec![isolation.context("failed to start the trying of suspects")?];
+        let mut working =
+            vec![isolation.context("failed to start the trying of suspects: raise the limit (ulimit -u)")?];
         for index in 0..lanes {
             let client = Client::new(to_queue.clone());
             let fetch = shared.fetch(to_fetchers.clone(), has_served);
@@ -245,7 +246,7 @@ fn work(shared: &Shared<'_>, owner: &str) -> Result<()> {
                 let tools = Tools { fetch, builders, readers, slots, gate, store, output, queue: &client, queue_path };
                 lane::run(&Lane { tools, budget, job_bytes: needs.job, park, monitor }).inspect_err(|_| stop.set())
             });
-            working.push(lane.context("failed to start the lanes")?);
+            working.push(lane.context("failed to start the lanes: lower --threads or raise the limit (ulimit -u)")?);
         }
         drop((to_queue, to_fetchers));
         let watched = watch(&working, shared, &errands).inspect_err(|_| stop.set());

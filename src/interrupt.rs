@@ -1,4 +1,4 @@
-//! Signals: the two-step stop, and that of `ulimit -f`. The first Ctrl-C (or SIGTERM) only sets a flag that lanes look at
+//! The two-step stop. The first Ctrl-C (or SIGTERM) only sets a flag that lanes look at
 //! between phases; the second ends the process at once: what it was doing is repeated at the next start (I4), so nothing is
 //! lost.
 
@@ -6,16 +6,11 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 /// The exit code of an interrupted process.
 pub const EXIT_CODE: i32 = 130;
-
-/// Lets a write beyond `ulimit -f` fail as any other does: by itself the signal ends the process without a word.
-pub fn survive_file_size_limit() -> io::Result<()> {
-    flag::register(SIGXFSZ, Arc::default()).map(drop)
-}
 
 /// Whether the run was asked to stop.
 #[derive(Debug, Clone, Default)]

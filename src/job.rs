@@ -112,8 +112,7 @@ pub fn run(job: &Job, bodies: &mut Bodies<'_>, tools: &Tools<'_>) -> Result<Fini
 impl Work<'_, '_> {
     /// Encodes all members that are good. A bad one is fetched once more before it fails.
     fn build(&mut self, spool: &Spool, key: &str, tools: &Tools<'_>) -> Result<Build, RunError> {
-        let spool_trouble =
-            |error| output_trouble(StoreError::local("write", format!("{}/{key}", tools.store.base()), error));
+        let spool_trouble = |error| output_trouble(spool.trouble(format!("{}/{key}", tools.store.base()), error));
         let mut shard = ShardBuilder::create(&self.job.members, tools.slots, tools.readers, tools.output, spool)
             .map_err(spool_trouble)?;
         let mut fetched_again = None;

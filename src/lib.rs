@@ -62,4 +62,5 @@ pub mod hint;
 mod faults;
 pub mod hex;
 pub mod interrupt;
+pub mod limits;
 pub mod time;

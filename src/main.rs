@@ -8,13 +8,12 @@ use std::io::{self, BufWriter, Write};
 use clap::Parser;
 use compact_local::cli::Cli;
 use compact_local::command::{self, out, out::Out};
-use compact_local::{error, interrupt};
+use compact_local::{error, limits};
 
 fn main() {
     let cli = Cli::parse();
     let mut out = BufWriter::new(Out(io::stdout().lock()));
-    let ready = interrupt::survive_file_size_limit().map_err(Into::into);
-    let result = ready.and_then(|()| command::run(&cli.command, &mut out));
+    let result = limits::prepare().and_then(|()| command::run(&cli.command, &mut out));
     let flushed = out.flush();
     let code = match result.and_then(|exit| flushed.map(|()| exit).map_err(Into::into)) {
         Ok(exit) => exit.code(),

@@ -44,7 +44,8 @@ pub(super) fn run(args: &cli::Verify, out: &mut dyn Write) -> Result<Exit> {
     let bounds = Bounds { in_flight: threads, per_second: None, pause, wait };
     let sources = args.source.then(|| Sources::new(settings, bounds));
     let verifier = Verifier { store: store.as_ref(), sources: sources.as_ref(), output: &output, patience: &patience };
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().context("failed to start threads")?;
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+    let pool = pool.context("failed to start threads: lower --threads or raise the limit (ulimit -u)")?;
     // Each thread reads members with a connection of its own.
     let path = queue.path();
     let open = || args.source.then(|| Queue::open(path)).transpose();

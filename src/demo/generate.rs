@@ -4,6 +4,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
+use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -90,17 +91,13 @@ pub fn generate(plan: &Generate, progress: &mut dyn FnMut(u64)) -> Result<Genera
 fn write_all(plan: &Generate, manifest: &File, done: &mut Generated, progress: &mut dyn FnMut(u64)) -> Result<()> {
     let mut listing = csv::Writer::from_writer(BufWriter::new(manifest));
     listing.write_record(COLUMNS)?;
+    // A pool of its own: rayon's common one panics where it cannot start its threads.
+    let pool =
+        rayon::ThreadPoolBuilder::new().build().context("failed to start threads: raise the limit (ulimit -u)")?;
     let mut first = 0;
     while first < plan.microshards {
         let chunk = first..plan.microshards.min(first + CHUNK);
-        let written: Vec<Line> = chunk
-            .clone()
-            .into_par_iter()
-            .map_init(Encoder::new, |encoder, number| {
-                let encoder = encoder.as_mut().map_err(|error| anyhow::anyhow!("failed to set up zstd: {error}"))?;
-                write_one(plan, number, encoder)
-            })
-            .collect::<Result<_>>()?;
+        let written: Vec<Line> = pool.install(|| write_chunk(plan, chunk.clone()))?;
         for line in &written {
             line.append(&done.run_id, &mut listing)?;
             done.count(line);
@@ -110,6 +107,14 @@ fn write_all(plan: &Generate, manifest: &File, done: &mut Generated, progress: &
     }
     listing.into_inner().map_err(|error| error.into_error())?.flush()?;
     Ok(())
+}
+
+fn write_chunk(plan: &Generate, numbers: Range<u64>) -> Result<Vec<Line>> {
+    let one = |encoder: &mut io::Result<Encoder>, number| {
+        let encoder = encoder.as_mut().map_err(|error| anyhow::anyhow!("failed to set up zstd: {error}"))?;
+        write_one(plan, number, encoder)
+    };
+    numbers.into_par_iter().map_init(Encoder::new, one).collect()
 }
 
 /// Makes and stores one microshard, and gives its line in the manifest.

@@ -77,6 +77,20 @@ pub struct Spool {
     pub path: Option<tempfile::TempPath>,
 }
 
+impl Spool {
+    /// Its bytes cannot be kept on their way to `object`: where the store is elsewhere, it is not the store that is full.
+    pub fn trouble(&self, object: String, error: io::Error) -> StoreError {
+        let trouble = StoreError::local("write", object, error);
+        match self.path {
+            Some(_) => trouble,
+            None => StoreError { cause: format!("{IN_TMPDIR}: {}", trouble.cause), ..trouble },
+        }
+    }
+}
+
+/// Said of a file that has no name.
+const IN_TMPDIR: &str = "its temporary file (set TMPDIR to a disk with room)";
+
 /// What was put, for checks and for the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Digest {

@@ -6,9 +6,10 @@ use compact_local::slots::Slots;
 
 use crate::disk::Disk;
 use crate::origin::{Origin, ok, status};
-use crate::world::{World, until};
+use crate::s3;
+use crate::world::{Ran, World, digest, until};
 
-/// The queue is on a small disk of its own, everything else is not. Forty microshards, four to a shard.
+/// The queue is on a small disk of its own, everything else is not. Four microshards to a shard.
 struct Small {
     disk: Disk,
     world: World,
@@ -16,17 +17,39 @@ struct Small {
     run: String,
 }
 
+const TAKE: &str = "snapshot --manifest listing.csv --run-id r --shard-microshards 4 --queue";
+
+/// Forty microshards of one row, and their listing.
+fn listed(world: &World, origin: &Origin, mut row: impl FnMut(u32) -> String) {
+    let mut listing = "microshard_id,language,uri\n".to_owned();
+    for id in 1..=40 {
+        origin.on(&format!("/{id}"), [ok(row(id))]);
+        writeln!(listing, "{id},en,{}/{id}", origin.url).unwrap();
+    }
+    std::fs::write(world.path("listing.csv"), listing).unwrap();
+}
+
+/// Rows that make a shard of about 200 KB.
+fn bulky() -> impl FnMut(u32) -> String {
+    let mut random = fastrand::Rng::with_seed(1);
+    move |_| format!("{{\"text\":\"{}\"}}\n", (0..64 << 10).map(|_| random.alphanumeric()).collect::<String>())
+}
+
+/// The one error of a command that a disk has refused.
+#[track_caller]
+fn full(ran: Ran) -> String {
+    let told = ran.ends(1).stderr;
+    assert_eq!(told.lines().filter(|line| line.starts_with("error: ")).count(), 1, "{told}");
+    assert!(told.contains("No space left on device"), "{told}");
+    told
+}
+
 impl Small {
     fn new() -> Small {
         let (disk, world, origin) = (Disk::new(4 << 20), World::new(), Origin::start());
-        let mut listing = "microshard_id,language,uri\n".to_owned();
-        for id in 1..=40 {
-            origin.on(&format!("/{id}"), [ok(format!("{{\"id\":{id}}}\n"))]);
-            writeln!(listing, "{id},en,{}/{id}", origin.url).unwrap();
-        }
-        std::fs::write(world.path("listing.csv"), listing).unwrap();
+        listed(&world, &origin, |id| format!("{{\"id\":{id}}}\n"));
         let queue = disk.path("q.db").display().to_string();
-        world.ok(&format!("snapshot --manifest listing.csv --run-id r --shard-microshards 4 --queue {queue}"));
+        world.ok(&format!("{TAKE} {queue}"));
         Small { disk, world, origin, run: format!("run --output out --threads 4 --queue {queue}") }
     }
 
@@ -56,6 +79,45 @@ fn a_run_whose_queues_disk_fills_up_ends_with_one_error_and_the_next_one_finishe
 }
 
 #[test]
+fn a_run_whose_outputs_disk_fills_up_ends_with_one_error_and_the_next_one_leaves_the_same_bytes() {
+    let (disk, world, origin) = (Disk::new(1 << 20), World::new(), Origin::start());
+    listed(&world, &origin, bulky());
+    world.ok(&format!("{TAKE} undisturbed.db"));
+    world.ok("run --output undisturbed --queue undisturbed.db");
+    world.ok(&format!("{TAKE} q.db"));
+    let run = format!("run --output {} --queue q.db", disk.path("out").display());
+    let told = full(world.run(&run));
+    assert!(told.contains("check free space"), "{told}");
+    disk.resize(16 << 20);
+    world.ok(&run);
+    world.ok("verify --source --queue q.db");
+    assert_eq!(digest(&disk.path("out")), world.digest("undisturbed"));
+}
+
+#[test]
+fn a_disk_for_temporary_files_that_is_full_is_told_by_its_name_and_each_command_goes_on_later() {
+    let (disk, origin, server) = (Disk::new(100 << 10), Origin::start(), s3::server());
+    let temporary = ("TMPDIR", disk.path("").display().to_string());
+    let world = World::with([server.environment(), vec![temporary]].concat());
+    listed(&world, &origin, bulky());
+    world.ok(&format!("{TAKE} q.db"));
+    let run = format!("run --output s3://{}/out --queue q.db", server.bucket("shards"));
+    let told = full(world.run(&run));
+    assert!(told.contains("its temporary file (set TMPDIR to a disk with room)"), "{told}");
+    disk.resize(16 << 20);
+    world.ok(&run);
+    disk.fill();
+    let told = full(world.run("sync-back --queue q.db"));
+    assert!(told.contains("microshards.csv (set TMPDIR to a disk with room)"), "{told}");
+    let told = world.run("plan --manifest listing.csv --run-id r").ends(1).stderr;
+    assert!(told.contains(&disk.path("").display().to_string()), "{told}");
+    disk.make_room();
+    world.ok("sync-back --queue q.db");
+    world.ok("verify --source --queue q.db");
+    assert_eq!(disk.files(), Vec::<String>::new(), "nothing is left");
+}
+
+#[test]
 fn a_read_only_disk_is_told_by_every_command() {
     let small = Small::new();
     small.disk.set_read_only(true);
@@ -82,30 +144,4 @@ fn crash_slots_have_their_room_before_the_disk_fills() {
     disk.fill();
     let error = format!("{:#}", Slots::open(&disk.path("other.slots")).unwrap_err());
     assert!(error.contains("other.slots: they need 8 KiB") && error.contains("No space left"), "{error}");
-}
-
-/// The signal that comes with a write beyond the limit ends a process that does not expect it, without a word.
-#[test]
-fn a_limit_on_the_size_of_files_is_told_like_any_disk_that_refuses() {
-    let (world, origin) = (World::new(), Origin::start());
-    let mut random = fastrand::Rng::with_seed(1);
-    let row = |text: String| ok(format!("{{\"text\":\"{text}\"}}\n"));
-    origin.on("/1", [row((0..4 << 20).map(|_| random.alphanumeric()).collect())]);
-    std::fs::write(world.path("listing.csv"), format!("microshard_id,language,uri\n1,en,{}/1\n", origin.url)).unwrap();
-    let limited = |blocks: u32, arguments: &str| {
-        let line = format!("ulimit -f {blocks}; exec {} {arguments}", env!("CARGO_BIN_EXE_compact-local"));
-        let output =
-            std::process::Command::new("sh").args(["-c", &line]).current_dir(world.dir.path()).output().unwrap();
-        let stderr = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "`{arguments}` said: {stderr}");
-        assert_eq!(stderr.lines().filter(|line| line.starts_with("error: ")).count(), 1, "{stderr}");
-        stderr
-    };
-    let take = "snapshot --manifest listing.csv --run-id r --shard-microshards 1 --queue q.db";
-    let told = limited(2, take);
-    assert!(told.contains("q.db"), "{told}");
-    world.ok(take);
-    let told = limited(2 << 10, "run --output out --queue q.db");
-    assert!(told.contains("File too large") && told.contains("raise `ulimit -f`"), "{told}");
-    world.ok("run --output out --queue q.db");
 }

@@ -339,5 +339,10 @@ fn results_that_cannot_be_written_are_an_error() {
     let mut results = ResultsWriter::create(full).expect("is buffered");
     results.consumed(7, "r-en-001-00000").expect("is buffered");
     let error = format!("{:#}", results.finish().expect_err("the device is full"));
-    assert!(error.contains("failed to write microshards.csv: No space left"), "{error}");
+    assert!(
+        error.contains(
+            "failed to write the temporary file of microshards.csv (set TMPDIR to a disk with room): No space left"
+        ),
+        "{error}"
+    );
 }

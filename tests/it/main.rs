@@ -8,7 +8,6 @@ mod cat_faults;
 mod dataset_index;
 mod demo_generate;
 mod demo_origin;
-#[expect(dead_code, reason = "the queue's tests use all of it")]
 #[path = "../../queue/tests/it/disk.rs"]
 mod disk;
 mod disks;
@@ -25,6 +24,7 @@ mod fuzz_seeds;
 mod hostile;
 mod hostile_names;
 mod kills;
+mod limits;
 mod listing;
 mod lost_claims;
 mod manifest_claim;

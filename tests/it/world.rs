@@ -13,6 +13,8 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
+const PROGRAM: &str = env!("CARGO_BIN_EXE_compact-local");
+
 /// Where a test's queue files and outputs are.
 pub(crate) struct World {
     pub(crate) dir: TempDir,
@@ -52,11 +54,21 @@ impl World {
 
     /// `compact-local` with these arguments, separated by blanks, in the world's directory.
     pub(crate) fn command(&self, arguments: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_compact-local"));
+        self.set_up(Command::new(PROGRAM), arguments)
+    }
+
+    fn set_up(&self, mut command: Command, arguments: &str) -> Command {
         command.args(arguments.split_whitespace()).current_dir(self.dir.path()).env_clear();
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("HOME", self.dir.path());
         command.env("RUST_BACKTRACE", "1").envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
+    }
+
+    /// Runs a command to its end under a limit, in the words of the shell's `ulimit`: `-n 7`.
+    pub(crate) fn run_limited(&self, limit: &str, arguments: &str) -> Ran {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("ulimit {limit} && exec {PROGRAM} \"$@\""), "sh"]);
+        World::end(arguments, &mut self.set_up(shell, arguments))
     }
 
     /// Runs a command to its end, whatever that is.

@@ -1,8 +1,8 @@
 //! Files that are no queue, damaged, or of another version: one clear error each.
 
-use microshard_queue::{Acquired, Error, Intake, Lock, LockKind, Queue, with_suffix};
+use microshard_queue::{Acquired, Error, Failure, Finish, Intake, Lock, LockKind, Queue, with_suffix};
 
-use crate::world::{Every, World, assert_sound, claim, items};
+use crate::world::{Every, World, assert_sound, claim, items, published};
 
 #[test]
 fn a_missing_queue_is_told_with_the_command_that_makes_one() {
@@ -133,4 +133,20 @@ fn a_counter_that_lies_is_found() {
         conn.execute_batch(lie).expect("lies");
         assert_ne!(queue.check().expect("checks"), Vec::<String>::new(), "{lie}");
     }
+}
+
+#[test]
+fn a_file_that_lets_no_lease_end_is_an_error_and_nothing_of_the_end_is_kept() {
+    let world = World::with(4, 2);
+    let conn = rusqlite::Connection::open(&world.path).expect("opens");
+    let deaf = "CREATE TRIGGER deaf BEFORE UPDATE ON shards WHEN new.state = 3 BEGIN SELECT RAISE(IGNORE); END";
+    conn.execute_batch(deaf).expect("creates");
+    let queue = world.queue();
+    let job = claim(&queue);
+    let failure = Failure { seq: job.members[0].seq, sentence: "bad".to_owned(), tries: 1 };
+    let finish = Finish { outcome: published("a"), failures: vec![failure], troubles: Vec::new() };
+    let error = queue.transaction(|| queue.finish(&job.lease, &finish)).expect_err("it changes nothing").to_string();
+    assert!(error.contains("queue.db is damaged") && error.contains("changed 0 shards"), "{error}");
+    let status = &queue.status().expect("reads")[0];
+    assert_eq!((status.shards.claimed, status.shards.published, status.microshards.failed), (1, 0, 0));
 }

@@ -5,6 +5,8 @@ use std::io::Write;
 
 use anyhow::{Context, Result};
 
+const TROUBLE: &str = "failed to write the temporary file of microshards.csv (set TMPDIR to a disk with room)";
+
 /// Writes the results of a listing's run: `microshard_id,status,shard_id,error`.
 pub struct ResultsWriter<W: Write> {
     csv: csv::Writer<W>,
@@ -30,10 +32,10 @@ impl<W: Write> ResultsWriter<W> {
 
     /// Flushes, and gives the file back: it is not durable yet.
     pub fn finish(self) -> Result<W> {
-        self.csv.into_inner().map_err(|error| error.into_error()).context("failed to write microshards.csv")
+        self.csv.into_inner().map_err(|error| error.into_error()).context(TROUBLE)
     }
 
     fn line(&mut self, fields: [&str; 4]) -> Result<()> {
-        self.csv.write_record(fields).context("failed to write microshards.csv")
+        self.csv.write_record(fields).context(TROUBLE)
     }
 }
