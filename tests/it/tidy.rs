@@ -24,7 +24,8 @@ const RULES: &[Rule] = &[
         words: &["thread::spawn", "thread::Builder", "thread::scope", "ThreadPoolBuilder"],
         homes: &[
             "src/compact.rs",
-            // Not the pipeline's: an origin for show, whose threads end with it.
+            // Not the pipeline's: microshards for show, and their origin, whose threads end with it.
+            "src/demo/generate.rs",
             "src/demo/origin.rs",
             // Not the pipeline's: reads published shards, after a run.
             "src/command/verify.rs",
