@@ -31,6 +31,7 @@ use crate::memory::Memory;
 use crate::monitor::{Amount, Event, LanguageTotals, Monitor};
 use crate::origins;
 use crate::park::Park;
+use crate::patience::Refusals;
 use crate::slots::Slots;
 use crate::stop::{Stop, StopOnPanic};
 use crate::store::{self, ObjectStore, Sources};
@@ -192,7 +193,7 @@ fn work(shared: &Shared<'_>, owner: &str) -> Result<()> {
     let has_served = total(&queue, None)?.rows > 0;
     let lanes = memory.lanes;
     let budget = Budget::new(memory.bodies);
-    let park = Park::default();
+    let (park, refusals) = (Park::default(), Refusals::default());
     let limits = config.limits();
     let readers = Readers::new(config.builders, limits, Limits { bytes_max: memory.decoded_beside, ..limits });
     let gate = &Gate::default();
@@ -238,12 +239,13 @@ fn work(shared: &Shared<'_>, owner: &str) -> Result<()> {
         for index in 0..lanes {
             let client = Client::new(to_queue.clone());
             let fetch = shared.fetch(to_fetchers.clone(), has_served);
-            let (builders, readers, budget, park) = (&builders, &readers, &budget, &park);
+            let (builders, readers, budget, park, refusals) = (&builders, &readers, &budget, &park, &refusals);
             let lane = thread::Builder::new().name(format!("lane-{index}")).spawn_scoped(scope, move || {
                 let _stop = StopOnPanic(stop);
                 let output = &config.output;
                 let queue_path = &config.queue;
-                let tools = Tools { fetch, builders, readers, slots, gate, store, output, queue: &client, queue_path };
+                let queue = &client;
+                let tools = Tools { fetch, builders, readers, slots, gate, store, refusals, output, queue, queue_path };
                 lane::run(&Lane { tools, budget, job_bytes: needs.job, park, monitor }).inspect_err(|_| stop.set())
             });
             working.push(lane.context("failed to start the lanes: lower --threads or raise the limit (ulimit -u)")?);

@@ -17,6 +17,7 @@ use crate::hint;
 use crate::isolate::Gate;
 use crate::monitor::Event;
 use crate::naming;
+use crate::patience::Refusals;
 use crate::slots::Slots;
 use crate::store::{Digest, ObjectStore, Spool, UploadLog};
 
@@ -34,6 +35,8 @@ pub struct Tools<'a> {
     pub gate: &'a Gate,
     /// Where shards go.
     pub store: &'a dyn ObjectStore,
+    /// Of the store.
+    pub refusals: &'a Refusals,
     /// What shards are like.
     pub output: &'a Output,
     /// The record of uploads in parts.
@@ -206,8 +209,11 @@ fn publish(
         sha256: digest.sha256,
     };
     match tools.store.put(key, spool, digest, &Uploads(tools.queue)) {
-        Ok(()) => Ok(Outcome::Published(receipt)),
-        Err(error) if error.trouble.is_passing() && job.deferrals < tools.fetch.patience.tries_max => {
+        Ok(()) => {
+            tools.refusals.end();
+            Ok(Outcome::Published(receipt))
+        }
+        Err(error) if error.trouble.is_passing() && tools.refusals.refused_for() <= tools.fetch.patience.origin_max => {
             Ok(deferred(job, &error, tools))
         }
         Err(error) => Err(output_trouble(error)),

@@ -1,6 +1,7 @@
 //! How long is waited for what: every wait and retry has a bound. One place, so that tests can make the times short.
 
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::store::{Tally, Trouble};
 
@@ -23,7 +24,8 @@ pub struct Patience {
     pub object_min: Duration,
     /// How long one object may keep failing in all.
     pub object_max: Duration,
-    /// How long an origin may serve nothing at all; then the run stops, and nothing fails for it.
+    /// How long an origin may serve nothing, or the output take nothing, at all; then the run stops, and nothing fails for
+    /// it.
     pub origin_max: Duration,
     /// Refused or failing objects up to which it is these, and not everything: they may be the last of a run.
     pub few: u64,
@@ -84,6 +86,22 @@ impl Patience {
     /// Whether an object is given up, after so many tries in so long a time.
     pub fn object_is_lost(&self, tries: u32, tried_for: Duration) -> bool {
         (tries >= self.tries_max && tried_for >= self.object_min) || tried_for > self.object_max
+    }
+}
+
+/// For how long the output has taken nothing, of all that it was given in a run.
+#[derive(Debug, Default)]
+pub struct Refusals(Mutex<Option<Instant>>);
+
+impl Refusals {
+    /// It has taken something.
+    pub fn end(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// It has refused something; for how long it has done nothing else.
+    pub fn refused_for(&self) -> Duration {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(Instant::now).elapsed()
     }
 }
 

@@ -41,6 +41,7 @@ mod monitor;
 mod names_from_outside;
 mod nginx;
 mod origin;
+mod outputs;
 mod plan;
 mod poison;
 mod postgres;

@@ -8,8 +8,11 @@ use std::sync::{Arc, LazyLock};
 use compact_local::cli::StoreArgs;
 use compact_local::store::StoreSettings;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use s3s::access::S3Access;
 use s3s::auth::SimpleAuth;
+use s3s::dto::PutObjectInput;
 use s3s::service::S3ServiceBuilder;
+use s3s::{S3Request, S3Result, s3_error};
 use tempfile::TempDir;
 
 pub(crate) const ACCESS_KEY: &str = "AKIDACCESSKEY";
@@ -22,12 +25,26 @@ pub(crate) struct Server {
     pub(crate) endpoint: String,
     pub(crate) root: TempDir,
     connections: Arc<AtomicUsize>,
+    refusals: Arc<AtomicUsize>,
+}
+
+/// Refuses to put so many objects.
+struct Busy(Arc<AtomicUsize>);
+
+#[async_trait::async_trait]
+impl S3Access for Busy {
+    async fn put_object(&self, _: &mut S3Request<PutObjectInput>) -> S3Result<()> {
+        let refused = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        if refused.is_ok() { Err(s3_error!(SlowDown, "so it is")) } else { Ok(()) }
+    }
 }
 
 pub(crate) fn server() -> Server {
     let root = tempfile::tempdir().unwrap();
     let mut service = S3ServiceBuilder::new(s3s_fs::FileSystem::new(root.path()).unwrap());
     service.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
+    let refusals = Arc::<AtomicUsize>::default();
+    service.set_access(Busy(Arc::clone(&refusals)));
     let service = service.build();
     let listener = RUNTIME.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
@@ -47,7 +64,7 @@ pub(crate) fn server() -> Server {
             });
         }
     });
-    Server { endpoint, root, connections }
+    Server { endpoint, root, connections, refusals }
 }
 
 impl Server {
@@ -55,6 +72,11 @@ impl Server {
     pub(crate) fn bucket<'a>(&self, name: &'a str) -> &'a str {
         std::fs::create_dir(self.root.path().join(name)).unwrap();
         name
+    }
+
+    /// Answers so many requests to put an object, from now on, with 503 SlowDown.
+    pub(crate) fn refuse_puts(&self, count: usize) {
+        self.refusals.store(count, Ordering::SeqCst);
     }
 
     /// What a child process needs to reach it.
