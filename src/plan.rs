@@ -191,7 +191,7 @@ fn even(
         // A border goes where the microshard's middle crosses it: that is the nearest place for it.
         let middle_twice = (before + seen.of(scarce)) * u128::from(shards);
         let border_twice = 2 * (cuts.len() as u128 + 1) * total.of(scarce);
-        if middle_twice > border_twice && open.microshards > 0 && (cuts.len() as u64) < shards - 1 {
+        if middle_twice > border_twice && open.microshards > 0 {
             cuts.push(Cut { microshards: open.microshards, held: false, closed_by: "spread" });
             open = Measure::default();
         }

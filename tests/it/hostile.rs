@@ -299,6 +299,9 @@ fn ten_thousand_levels_are_refused_and_as_many_as_readers_take_are_kept() {
     let (open, close) = ("[".repeat(100), "]".repeat(100));
     refused(format!("{{\"a\":{open}\"{close}\",{open}{close}{close}}}\n").as_bytes(), "nested deeper");
     refused(nested("[", "]", 127).as_bytes(), "nested deeper");
+    // Levels beside each other are no deeper.
+    let wide = format!("{{\"a\":1,\"a\":[{}]}}\n", vec!["{}"; 200].join(","));
+    assert_eq!(read_within(wide.as_bytes(), Limits { lenient: true, ..LIMITS }), Ok(wide.clone()));
 }
 
 #[test]

@@ -87,8 +87,18 @@ fn shards_are_even_in_what_is_scarce() {
 fn hold_keeps_the_remainder_back_unless_it_is_full() {
     let cuts = cut(&policy(100, Remainder::Hold), &rows(&[50, 50, 50]));
     assert_eq!(cuts.iter().map(|cut| (cut.microshards, cut.held)).collect::<Vec<_>>(), [(2, false), (1, true)]);
-    let cuts = cut(&policy(100, Remainder::Hold), &rows(&[50, 50, 50, 50]));
-    assert_eq!(cuts.iter().map(|cut| (cut.microshards, cut.held)).collect::<Vec<_>>(), [(2, false), (2, false)]);
+    for (rows_max, bytes_max, microshards_max) in [(100, None, None), (1000, Some(10_000), None), (1000, None, Some(2))]
+    {
+        let policy = Policy { rows_max, bytes_max, microshards_max, remainder: Remainder::Hold };
+        let cuts = cut(&policy, &rows(&[50, 50, 50, 50]));
+        assert_eq!(cuts.iter().map(|cut| (cut.microshards, cut.held)).collect::<Vec<_>>(), [(2, false), (2, false)]);
+    }
+}
+
+#[test]
+fn a_microshard_larger_than_several_shards_is_one_shard_and_none_is_empty() {
+    let cuts = cut(&policy(100, Remainder::Spread), &rows(&[500, 10, 10, 10, 10]));
+    assert!(cuts[0].microshards == 1 && cuts.iter().all(|cut| cut.microshards > 0), "{cuts:?}");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! What comes out: unsynced shards in chunks, failures, retry, release.
 
-use microshard_queue::{FailedMicroshard, Failure, Finish, GroupStatus, Outcome, Queue, RetrySelection};
+use std::collections::BTreeMap;
+
+use microshard_queue::{FailedMicroshard, Failure, Finish, GroupStatus, Outcome, Queue, RetrySelection, ShardCounts};
 
 use crate::world::{Every, World, assert_sound, claim, claim_at, finish, ids, items, name, published};
 
@@ -27,7 +29,18 @@ fn the_total_counts_every_run_and_language_once() {
     let (shards, microshards) = (&total.shards, &total.microshards);
     assert_eq!((shards.pending, shards.claimed, shards.published, shards.held), (1, 1, 2, 1));
     assert_eq!((microshards.pending, microshards.claimed, microshards.consumed, microshards.held), (2, 2, 4, 1));
+    assert_eq!((shards.total(), microshards.total()), (5, 9));
     assert_eq!((total.rows, total.bytes_in, total.bytes_out), (20, 200, 100));
+}
+
+#[test]
+fn all_wait_where_nothing_is_left_that_may_be_claimed_or_is() {
+    let counts =
+        |pending, waiting, claimed| ShardCounts { pending, waiting, claimed, failed: 1, ..ShardCounts::default() };
+    assert!(counts(2, 2, 0).all_wait());
+    for others in [counts(0, 0, 0), counts(2, 1, 0), counts(2, 2, 1)] {
+        assert!(!others.all_wait(), "{others:?}");
+    }
 }
 
 #[test]
@@ -44,6 +57,8 @@ fn unsynced_shards_come_in_chunks_and_once_marked_no_more() {
     queue.mark_synced(&[(chunk[0].shard, None), (chunk[1].shard, Some("taken".into()))], &[]).expect("marks");
     assert_eq!(queue.unsynced_shards(snapshot, 0, 99).expect("reads").len(), 3);
     assert_eq!(queue.status().expect("reads")[0].shards.synced, 1, "a refused one is not synced");
+    let refused = queue.refused().expect("reads");
+    assert_eq!((refused.shards, refused.failures, refused.total()), (1, 0, 1));
     assert_sound(&queue);
 }
 
@@ -86,28 +101,35 @@ fn a_job_knows_how_many_of_its_shard_failed_before() {
     fail_one(&world, Outcome::Deferred { until_ms: 0, why: "503".into(), progress: false });
     let job = claim(&world.queue());
     assert_eq!((ids(&job), job.failed_before), (vec![3, 4, 5], 2));
+    assert_eq!(world.queue().left_out().expect("reads"), BTreeMap::from([(job.lease.shard, (20, 200))]));
 }
 
 #[test]
 fn what_failed_in_many_shards_goes_into_few_and_none_is_larger_than_they_were() {
-    let world = World::new();
-    let mut all = items("en", 1..=20);
-    all.extend(items("de", 21..=24));
-    world.snapshot("run", &all, Every(4, false)).expect("plans");
-    for _ in 0..6 {
-        fail_one(&world, published("a"));
+    let three = vec![vec![1, 5, 9], vec![13, 17], vec![21]];
+    let two = vec![vec![1, 5], vec![9, 13], vec![17], vec![21]];
+    // What fails has half of its shard's rows, or bytes, where they are counted.
+    for (rows, bytes, expected) in [(None, None, three), (Some(10), None, two.clone()), (None, Some(100), two)] {
+        let world = World::new();
+        let mut all = items("en", 1..=20);
+        all.extend(items("de", 21..=24));
+        for item in &mut all {
+            let share = if item.microshard_id.is_some_and(|id| id % 4 == 1) { 3 } else { 1 };
+            item.rows = rows.map(|rows: u32| rows * share);
+            item.bytes = bytes.map(|bytes: u64| bytes * u64::from(share));
+        }
+        world.snapshot("run", &all, Every(4, false)).expect("plans");
+        for _ in 0..6 {
+            fail_one(&world, published("a"));
+        }
+        let queue = world.queue();
+        let retried = queue.retry(&RetrySelection::default(), &name).expect("retries");
+        assert_eq!((retried.microshards, retried.shards), (6, expected.len() as u64));
+        let mut again: Vec<_> = expected.iter().map(|_| ids(&claim(&queue))).collect();
+        again.sort();
+        assert_eq!(again, expected, "no more than the largest, of one language, in plan order");
+        assert_sound(&queue);
     }
-    let queue = world.queue();
-    let retried = queue.retry(&RetrySelection::default(), &name).expect("retries");
-    assert_eq!((retried.microshards, retried.shards), (6, 3));
-    let mut again: Vec<_> = (0..3).map(|_| ids(&claim(&queue))).collect();
-    again.sort();
-    assert_eq!(
-        again,
-        [vec![1, 5, 9], vec![13, 17], vec![21]],
-        "no more rows than the largest, of one language, in plan order"
-    );
-    assert_sound(&queue);
 }
 
 #[test]
