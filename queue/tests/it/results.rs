@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use microshard_queue::{FailedMicroshard, Failure, Finish, GroupStatus, Outcome, Queue, RetrySelection, ShardCounts};
+use microshard_queue::{
+    FailedMicroshard, Failure, Finish, GroupStatus, HeldFor, Outcome, Queue, Result, RetrySelection, ShardCounts,
+};
 
 use crate::world::{Every, World, assert_sound, claim, claim_at, finish, ids, items, name, published};
 
@@ -11,6 +13,17 @@ fn publish_all(world: &World) {
     while let Some(job) = claim_at(&queue, 0) {
         finish(&queue, &job.lease, published(&job.name));
     }
+}
+
+/// Why each planned shard is held, in plan order.
+fn held_for(queue: &Queue) -> Vec<Option<HeldFor>> {
+    let mut all = Vec::new();
+    let read: Result<()> = queue.for_each_shard(&mut |shard| {
+        all.push(shard.held_for());
+        Ok(())
+    });
+    read.expect("reads");
+    all
 }
 
 #[test]
@@ -166,7 +179,9 @@ fn a_shard_held_for_its_failures_comes_back_whole() {
     assert!(queue.unsynced_failures(snapshot, 0, 9).expect("reads").is_empty(), "it may yet be built");
     world.snapshot("run", &items("en", [9]), Every(4, true)).expect("plans");
     assert_eq!(queue.status().expect("reads")[0].microshards.held, 4, "it is no remainder, and is not planned again");
+    assert_eq!(held_for(&queue), [Some(HeldFor::Retry), Some(HeldFor::Remainder)]);
     assert_eq!(queue.retry(&RetrySelection::default(), &name).expect("retries").unheld, 1);
+    assert_eq!(held_for(&queue), [None, Some(HeldFor::Remainder)]);
     assert_eq!(ids(&claim(&queue)), [1, 2, 3, 4]);
     assert_sound(&queue);
 }
