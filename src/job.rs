@@ -213,7 +213,7 @@ fn publish(
             tools.refusals.end();
             Ok(Outcome::Published(receipt))
         }
-        Err(error) if error.trouble.is_passing() && tools.refusals.refused_for() <= tools.fetch.patience.origin_max => {
+        Err(error) if error.trouble.is_passing() && !tools.fetch.patience.output_is_lost(tools.refusals.count()) => {
             Ok(deferred(job, &error, tools))
         }
         Err(error) => Err(output_trouble(error)),

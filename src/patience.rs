@@ -18,7 +18,7 @@ pub struct Patience {
     pub deferral_max: Duration,
     /// The longest `Retry-After` that is honoured.
     pub retry_after_max: Duration,
-    /// Tries of one object; then it fails, if it has been failing for `object_min` too.
+    /// Tries of one object; then it fails, if it has been failing for `object_min` too. And refusals of the output.
     pub tries_max: u32,
     /// Longer than `origin_max`, so that an origin that fails for everything stops the run before an object fails.
     pub object_min: Duration,
@@ -83,15 +83,20 @@ impl Patience {
             && (trouble == Trouble::Unreachable || (tally.vain > self.vain_max && tally.vain_objects > self.few))
     }
 
+    /// Whether the output is given up, after so many refusals in so long a time with nothing taken.
+    pub fn output_is_lost(&self, (refusals, refused_for): (u32, Duration)) -> bool {
+        refusals > self.tries_max && refused_for > self.origin_max
+    }
+
     /// Whether an object is given up, after so many tries in so long a time.
     pub fn object_is_lost(&self, tries: u32, tried_for: Duration) -> bool {
         (tries >= self.tries_max && tried_for >= self.object_min) || tried_for > self.object_max
     }
 }
 
-/// For how long the output has taken nothing, of all that it was given in a run.
+/// What the output has refused in a run since it last took something: how often, and since when.
 #[derive(Debug, Default)]
-pub struct Refusals(Mutex<Option<Instant>>);
+pub struct Refusals(Mutex<Option<(u32, Instant)>>);
 
 impl Refusals {
     /// It has taken something.
@@ -99,9 +104,12 @@ impl Refusals {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// It has refused something; for how long it has done nothing else.
-    pub fn refused_for(&self) -> Duration {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(Instant::now).elapsed()
+    /// It has refused something; how often it has done nothing else, and for how long.
+    pub fn count(&self) -> (u32, Duration) {
+        let mut refused = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (count, since) = refused.get_or_insert_with(|| (0, Instant::now()));
+        *count = count.saturating_add(1);
+        (*count, since.elapsed())
     }
 }
 
