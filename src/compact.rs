@@ -82,10 +82,11 @@ pub fn run(config: &Config, monitor: &dyn Monitor, interrupt: &Interrupt) -> Res
     let store = store::open(&config.output.location, &config.store, &queue.queue_id()?)?;
     refuse_output_in_listing(&queue, &config.output.location)?;
     config.output.bind(&queue)?;
-    store.check_writable()?;
+    config.patience.insist(interrupt, &mut || store.check_writable().map_err(Into::into))?;
     passed("run: bound");
     let slots = Slots::open(&with_suffix(queue.path(), ".slots"))?;
-    let owner = start(&queue, store.as_ref(), &slots)?;
+    config.patience.insist(interrupt, &mut || leftovers::remove(&queue, store.as_ref()))?;
+    let owner = start(&queue, &slots)?;
     let sources = Sources::new(config.store.clone(), config.bounds());
     let stop = Stop::default();
     let shared = Shared {
@@ -112,7 +113,7 @@ pub fn run(config: &Config, monitor: &dyn Monitor, interrupt: &Interrupt) -> Res
     if total.shards.pending == 0 {
         passed("run: index");
         // The head (I4): the index comes last, when every shard is confirmed.
-        index::write(&queue, store.as_ref(), &config.output)?;
+        config.patience.insist(interrupt, &mut || index::write(&queue, store.as_ref(), &config.output))?;
     }
     passed("run: finished");
     monitor.event(&Event::Finished { elapsed: started.elapsed() });
@@ -153,9 +154,8 @@ impl<'a> Shared<'a> {
     }
 }
 
-/// Takes over what a dead runner left: claims, suspects, uploads in parts, temporary files.
-fn start(queue: &Queue, store: &dyn ObjectStore, slots: &Slots) -> Result<String> {
-    leftovers::remove(queue, store)?;
+/// Takes over what a dead runner left in the queue: claims, suspects.
+fn start(queue: &Queue, slots: &Slots) -> Result<String> {
     let owner = format!("{:016x}", fastrand::u64(..));
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let started = queue.start_runner(&owner, &host, &slots.suspects());

@@ -89,10 +89,10 @@ impl StoreError {
     }
 }
 
-/// The system's code, which a library may have wrapped once.
+/// The system's code. A library that wraps the error may keep nothing of it but its text.
 fn os_code(error: &std::io::Error) -> Option<i32> {
-    let wrapped = || std::error::Error::source(error)?.downcast_ref::<std::io::Error>()?.raw_os_error();
-    error.raw_os_error().or_else(wrapped)
+    let told = || error.to_string().split_once("(os error ")?.1.split_once(')')?.0.parse().ok();
+    error.raw_os_error().or_else(told)
 }
 
 /// What an error of the file system means: of one file, of what is read in general, or of this process.
@@ -141,6 +141,16 @@ pub fn sentence(error: &anyhow::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_system_error_is_known_by_what_is_left_of_it() {
+        let system = std::io::Error::from_raw_os_error(24);
+        let wrapped = std::io::Error::other(format!("{system} at path \"/out/x\""));
+        for error in [system, wrapped] {
+            let told = StoreError::local("put", "a/b", error);
+            assert!(told.trouble == Trouble::Misconfigured && told.cause.ends_with("lower --threads"), "{told}");
+        }
+    }
 
     #[test]
     fn a_cause_that_its_effect_has_told_is_not_told_again() {

@@ -1,13 +1,17 @@
-//! The two-step stop. The first Ctrl-C (or SIGTERM) only sets a flag that lanes look at
-//! between phases; the second ends the process at once: what it was doing is repeated at the next start (I4), so nothing is
-//! lost.
+//! The two-step stop. The first Ctrl-C (or SIGTERM) only sets a flag that lanes look at between phases; the second ends the
+//! process at once: what it was doing is repeated at the next start (I4), so nothing is lost.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
+
+/// How often a wait looks whether it is to end.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// The exit code of an interrupted process.
 pub const EXIT_CODE: i32 = 130;
@@ -33,6 +37,14 @@ impl Interrupt {
     /// Asks for the stop as the first signal does.
     pub fn request(&self) {
         self.requested.store(true, Ordering::SeqCst);
+    }
+
+    /// Waits for so long, or until it is requested.
+    pub fn wait(&self, time: Duration) {
+        let until = Instant::now() + time;
+        while !self.requested() && Instant::now() < until {
+            thread::sleep(LOOK.min(until.saturating_duration_since(Instant::now())));
+        }
     }
 
     /// Whether to claim no more, and to finish or release at the next phase boundary.

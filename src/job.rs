@@ -4,6 +4,7 @@
 #![expect(clippy::indexing_slicing, reason = "indexes of the job's members, from its own builder")]
 
 use std::path::Path;
+use std::time::Duration;
 
 use microshard_queue::{Client, Failure, Finish, Job, Outcome, Receipt, now_ms};
 
@@ -107,7 +108,7 @@ pub fn run(job: &Job, bodies: &mut Bodies<'_>, tools: &Tools<'_>) -> Result<Fini
         return Ok(work.end(Outcome::Released));
     }
     passed("job: publish");
-    let outcome = publish(job, &key, spool, &built, &digest, tools)?;
+    let outcome = publish(&key, spool, &built, &digest, tools)?;
     passed("job: published");
     Ok(work.end(outcome))
 }
@@ -193,14 +194,7 @@ fn append_all(shard: &mut ShardBuilder<'_>, bodies: &Bodies<'_>, tools: &Tools<'
 }
 
 /// Data, then reference (I4): the object is confirmed before the queue hears of it.
-fn publish(
-    job: &Job,
-    key: &str,
-    spool: Spool,
-    built: &Built,
-    digest: &Digest,
-    tools: &Tools<'_>,
-) -> Result<Outcome, RunError> {
+fn publish(key: &str, spool: Spool, built: &Built, digest: &Digest, tools: &Tools<'_>) -> Result<Outcome, RunError> {
     let receipt = Receipt {
         key: key.to_owned(),
         rows: built.rows,
@@ -213,24 +207,35 @@ fn publish(
             tools.refusals.end();
             Ok(Outcome::Published(receipt))
         }
-        Err(error) if error.trouble.is_passing() && !tools.fetch.patience.output_is_lost(tools.refusals.count()) => {
-            Ok(deferred(job, &error, tools))
+        Err(error) if error.trouble.is_passing() => {
+            let (patience, (count, refused_for)) = (tools.fetch.patience, tools.refusals.count());
+            if patience.output_is_lost(count, refused_for) {
+                return Err(output_trouble(error));
+            }
+            // No deferral of its own: an output that refuses for long stops the run, and fails no shard.
+            let wait = patience.deferral_after(count - 1, error.trouble);
+            Ok(Outcome::Deferred { until_ms: after(wait), why: error.to_string(), progress: true })
         }
         Err(error) => Err(output_trouble(error)),
     }
 }
 
-/// The job is taken up again later: because of its output, or of a single object.
+/// The job is taken up again later because of a single object.
 fn deferred(job: &Job, error: &StoreError, tools: &Tools<'_>) -> Outcome {
     let wait = tools.fetch.patience.deferral_after(job.deferrals, error.trouble);
-    Outcome::Deferred { until_ms: now_ms() + wait.as_millis() as i64, why: error.to_string(), progress: false }
+    Outcome::Deferred { until_ms: after(wait), why: error.to_string(), progress: false }
+}
+
+/// Unix milliseconds.
+fn after(wait: Duration) -> i64 {
+    now_ms() + wait.as_millis() as i64
 }
 
 /// Everything is fetched, but a suspect is still on its way to be tried: the lane is given back (I9).
 fn after_suspects(job: &Job, tools: &Tools<'_>) -> Outcome {
     let wait = tools.fetch.patience.deferral(job.deferrals);
     let why = "a microshard that the process died on is tried alone before anything else is decoded".to_owned();
-    Outcome::Deferred { until_ms: now_ms() + wait.as_millis() as i64, why, progress: true }
+    Outcome::Deferred { until_ms: after(wait), why, progress: true }
 }
 
 /// The queue keeps the record of uploads in parts.
@@ -281,13 +286,17 @@ fn input_trouble(error: StoreError, tools: &Tools<'_>) -> RunError {
     RunError::Store { error, advice: advice.into() }
 }
 
-fn output_trouble(error: StoreError) -> RunError {
+/// The output cannot be used: what to do about it.
+pub fn output_trouble(error: StoreError) -> RunError {
     let advice = match error.trouble {
         Trouble::Conflict => {
             ": repeat the options it was written with (with --lenient, or without), choose another --output, or move the object away; \
              then run again"
         }
         Trouble::Local => ": check free space and permissions, then run again; nothing committed is lost",
+        trouble if trouble.is_passing() => {
+            ": it has taken nothing for a while; run again when it does; nothing committed is lost"
+        }
         _ => ": set this right, then run again; nothing committed is lost",
     };
     RunError::Store { error, advice: advice.into() }

@@ -183,7 +183,7 @@ fn write_results(queue: &Queue, listed: &[i64], args: &cli::SyncBack, report: &m
     let store = open_output(queue, &output, &StoreSettings::from_args(&args.store)?)?;
     let file = step("results: create")
         .and_then(|()| tempfile::tempfile())
-        .context("failed to make the temporary file of microshards.csv (set TMPDIR to a disk with room)")?;
+        .context("failed to make the temporary file of microshards.csv (TMPDIR says where)")?;
     let mut results = ResultsWriter::create(file)?;
     queue.for_each_microshard(&mut |microshard| -> Result<()> {
         match microshard.status {

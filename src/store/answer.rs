@@ -47,6 +47,8 @@ pub(super) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Durati
     let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
     let asked = match value.parse() {
         Ok(seconds) => Duration::from_secs(seconds),
+        // More than fits.
+        Err(_) if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) => RETRY_AFTER_MAX,
         Err(_) => httpdate::parse_http_date(value).ok()?.duration_since(now).unwrap_or_default(),
     };
     Some(asked.min(RETRY_AFTER_MAX))
@@ -232,9 +234,12 @@ mod tests {
         assert_eq!(read("120"), Some(Duration::from_secs(120)));
         assert_eq!(read("Tue, 06 Jan 2026 10:00:30 GMT"), Some(Duration::from_secs(30)));
         assert_eq!(read("Tue, 06 Jan 2026 09:00:00 GMT"), Some(Duration::ZERO));
-        assert_eq!(read("18446744073709551615"), Some(RETRY_AFTER_MAX));
+        for seconds in ["18446744073709551615", "99999999999999999999999"] {
+            assert_eq!(read(seconds), Some(RETRY_AFTER_MAX));
+        }
         assert_eq!(read("Fri, 31 Dec 9999 23:59:59 GMT"), Some(RETRY_AFTER_MAX));
         assert_eq!(read("soon"), None);
+        assert_eq!(read(""), None);
         assert_eq!(read("-1"), None);
     }
 }

@@ -80,16 +80,19 @@ pub struct Spool {
 impl Spool {
     /// Its bytes cannot be kept on their way to `object`: where the store is elsewhere, it is not the store that is full.
     pub fn trouble(&self, object: String, error: io::Error) -> StoreError {
-        let trouble = StoreError::local("write", object, error);
         match self.path {
-            Some(_) => trouble,
-            None => StoreError { cause: format!("{IN_TMPDIR}: {}", trouble.cause), ..trouble },
+            Some(_) => StoreError::local("write", object, error),
+            None => in_tmpdir(StoreError::local("write", object, error)),
         }
     }
 }
 
-/// Said of a file that has no name.
-const IN_TMPDIR: &str = "its temporary file (set TMPDIR to a disk with room)";
+/// Trouble with the temporary file of an object that goes elsewhere.
+fn in_tmpdir(trouble: StoreError) -> StoreError {
+    let place = std::env::temp_dir();
+    let cause = format!("its temporary file in {} (TMPDIR says where): {}", place.display(), trouble.cause);
+    StoreError { cause, ..trouble }
+}
 
 /// What was put, for checks and for the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

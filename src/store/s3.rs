@@ -21,8 +21,8 @@ use super::answer::copy_body;
 use crate::hex::{decode_sha256, encode};
 
 use super::{
-    Digest, Digester, Entry, GetOptions, Head, IN_TMPDIR, ObjectStore, Part, Range, RangeOptions, Result, Spool,
-    StoreError, StoreSettings, Trouble, UploadLog, proxy, range, uri,
+    Digest, Digester, Entry, GetOptions, Head, ObjectStore, Part, Range, RangeOptions, Result, Spool, StoreError,
+    StoreSettings, Trouble, UploadLog, in_tmpdir, proxy, range, uri,
 };
 use crate::faults::{passed, step};
 
@@ -185,11 +185,10 @@ impl ObjectStore for S3Store {
     }
 
     fn spool(&self, key: &str) -> Result<Spool> {
-        let spooled = step("spool: create").and_then(|()| tempfile::tempfile()).map_err(|error| {
-            let cause = format!("{IN_TMPDIR} cannot be made: {error}");
-            StoreError { cause, ..StoreError::local("put", self.client.shown(key), error) }
-        });
-        Ok(Spool { file: spooled?, path: None })
+        let object = self.client.shown(&self.key("put", key)?);
+        let spooled = step("spool: create").and_then(|()| tempfile::tempfile());
+        let file = spooled.map_err(|error| in_tmpdir(StoreError::local("put", object, error)))?;
+        Ok(Spool { file, path: None })
     }
 
     fn put(&self, key: &str, spool: Spool, digest: &Digest, uploads: &dyn UploadLog) -> Result<()> {

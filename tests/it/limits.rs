@@ -1,5 +1,5 @@
-//! What the system grants a process (`ulimit`): where that is too little there is one error that says which limit to
-//! raise, no signal and no panic, and it goes on later.
+//! What the system grants a process (`ulimit`): where that is too little there is one error, no signal and no panic, and it
+//! goes on later.
 
 use crate::microshards::generated;
 use crate::origin::{Origin, ok};

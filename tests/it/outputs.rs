@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use compact_local::compact::Ended;
 use compact_local::monitor::Event;
+use microshard_queue::{Claimer, Queue, now_ms};
 
 use crate::faults::{ROW, World};
 use crate::origin::Step;
@@ -35,8 +36,9 @@ fn a_bucket_that_asks_for_less_gets_a_shard_later_and_one_that_goes_on_stops_the
     server.refuse_puts(usize::MAX);
     let started = Instant::now();
     let error = format!("{:#}", world.run().expect_err("stops"));
-    assert!(error.contains("503") && error.contains("run again; nothing committed is lost"), "{error}");
+    assert!(error.contains("503") && error.contains("run again when it does; nothing committed is lost"), "{error}");
     assert!(started.elapsed() > world.patience.origin_max, "it was given time");
+    assert_eq!(counted(&world), 1, "it costs the shard nothing");
     let deferrals = world.deferrals();
     assert!(deferrals >= world.patience.tries_max as usize && world.failures().is_empty(), "{deferrals}");
     // Three are too many for so little time, but not for so many tries.
@@ -70,4 +72,29 @@ fn a_bucket_that_has_taken_something_meanwhile_is_given_as_much_time_again() {
         assert!(matches!(run.join().expect("no panic").expect("runs"), Ended::Done(_)));
     });
     assert_eq!((world.rows(), world.deferrals()), (2, 2));
+}
+
+/// Deferrals in a row that count towards the shard's failure; claims it.
+fn counted(world: &World) -> u32 {
+    let queue = Queue::open(&world.queue()).expect("opens");
+    let claimer = Claimer { owner: "a test", now_ms: now_ms(), lease_ms: 1000, only: None };
+    queue.transaction(|| queue.claim(claimer)).expect("claims").expect("it is pending").deferrals
+}
+
+#[test]
+fn an_index_that_a_bucket_does_not_take_at_once_is_put_later() {
+    let server = s3::server();
+    let mut world = World::new();
+    world.bucket = Some((format!("s3://{}/out", server.bucket("shards")), server.settings()));
+    world.patience.origin_max = Duration::ZERO;
+    world.snapshot(1);
+    assert!(matches!(world.run().expect("runs"), Ended::Done(_)));
+    let index = server.root.path().join("shards/out/index.json");
+    std::fs::remove_file(&index).expect("removes");
+    server.refuse_puts(usize::MAX);
+    let error = format!("{:#}", world.run().expect_err("stops"));
+    assert!(error.contains("index.json") && error.contains("nothing committed is lost"), "{error}");
+    server.refuse_puts(3);
+    assert!(matches!(world.run().expect("runs"), Ended::Done(_)));
+    assert!(index.exists());
 }

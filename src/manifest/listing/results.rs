@@ -5,7 +5,7 @@ use std::io::Write;
 
 use anyhow::{Context, Result};
 
-const TROUBLE: &str = "failed to write the temporary file of microshards.csv (set TMPDIR to a disk with room)";
+const TROUBLE: &str = "failed to write the temporary file of microshards.csv (TMPDIR says where)";
 
 /// Writes the results of a listing's run: `microshard_id,status,shard_id,error`.
 pub struct ResultsWriter<W: Write> {
