@@ -21,6 +21,7 @@ use crate::faults::passed;
 use crate::fetch::{self, Fetch, FromLanes, ToFetchers};
 use crate::format::Limits;
 use crate::index;
+use crate::insist::insist;
 use crate::interrupt::Interrupt;
 use crate::isolate::{self, Gate};
 use crate::job::{RunError, Tools};
@@ -82,10 +83,10 @@ pub fn run(config: &Config, monitor: &dyn Monitor, interrupt: &Interrupt) -> Res
     let store = store::open(&config.output.location, &config.store, &queue.queue_id()?)?;
     refuse_output_in_listing(&queue, &config.output.location)?;
     config.output.bind(&queue)?;
-    config.patience.insist(interrupt, &mut || store.check_writable().map_err(Into::into))?;
+    insist(&config.patience, interrupt, &mut || store.check_writable().map_err(Into::into))?;
     passed("run: bound");
     let slots = Slots::open(&with_suffix(queue.path(), ".slots"))?;
-    config.patience.insist(interrupt, &mut || leftovers::remove(&queue, store.as_ref()))?;
+    insist(&config.patience, interrupt, &mut || leftovers::remove(&queue, store.as_ref()))?;
     let owner = start(&queue, &slots)?;
     let sources = Sources::new(config.store.clone(), config.bounds());
     let stop = Stop::default();
@@ -113,7 +114,7 @@ pub fn run(config: &Config, monitor: &dyn Monitor, interrupt: &Interrupt) -> Res
     if total.shards.pending == 0 {
         passed("run: index");
         // The head (I4): the index comes last, when every shard is confirmed.
-        config.patience.insist(interrupt, &mut || index::write(&queue, store.as_ref(), &config.output))?;
+        insist(&config.patience, interrupt, &mut || index::write(&queue, store.as_ref(), &config.output))?;
     }
     passed("run: finished");
     monitor.event(&Event::Finished { elapsed: started.elapsed() });

@@ -212,7 +212,7 @@ fn publish(key: &str, spool: Spool, built: &Built, digest: &Digest, tools: &Tool
             if patience.output_is_lost(count, refused_for) {
                 return Err(output_trouble(error));
             }
-            // No deferral of its own: an output that refuses for long stops the run, and fails no shard.
+            // All is fetched, which is progress: an output that refuses for long stops the run, and fails no shard.
             let wait = patience.deferral_after(count - 1, error.trouble);
             Ok(Outcome::Deferred { until_ms: after(wait), why: error.to_string(), progress: true })
         }

@@ -50,6 +50,7 @@ pub mod told;
 pub mod origins;
 pub mod waits;
 pub mod patience;
+pub mod insist;
 pub mod slots;
 pub mod stop;
 

@@ -3,11 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
-
-use crate::interrupt::Interrupt;
-use crate::job::output_trouble;
-use crate::store::{StoreError, Tally, Trouble};
+use crate::store::{Tally, Trouble};
 
 /// Times and bounds of waiting.
 #[derive(Debug, Clone)]
@@ -22,7 +18,8 @@ pub struct Patience {
     pub deferral_max: Duration,
     /// The longest `Retry-After` that is honoured.
     pub retry_after_max: Duration,
-    /// Tries of one object; then it fails, if it has been failing for `object_min` too. And refusals of the output.
+    /// Tries of one object; then it fails, if it has been failing for `object_min` too. And refusals of the output;
+    /// then the run stops, if it has taken nothing for `origin_max` too.
     pub tries_max: u32,
     /// Longer than `origin_max`, so that an origin that fails for everything stops the run before an object fails.
     pub object_min: Duration,
@@ -90,26 +87,6 @@ impl Patience {
     /// Whether the output is given up, after so many refusals in so long a time with nothing taken.
     pub fn output_is_lost(&self, refusals: u32, refused_for: Duration) -> bool {
         refusals > self.tries_max && refused_for > self.origin_max
-    }
-
-    /// Asks the output for something outside of jobs, as often and as long as a shard is put.
-    pub fn insist<T>(&self, interrupt: &Interrupt, ask: &mut dyn FnMut() -> Result<T>) -> Result<T> {
-        let refusals = Refusals::default();
-        loop {
-            let error = match ask() {
-                Ok(given) => return Ok(given),
-                Err(error) => error,
-            };
-            if !error.downcast_ref().is_some_and(|error: &StoreError| error.trouble.is_passing()) {
-                return Err(error);
-            }
-            let error: StoreError = error.downcast()?;
-            let (count, refused_for) = refusals.count();
-            if self.output_is_lost(count, refused_for) || interrupt.requested() {
-                return Err(output_trouble(error).into());
-            }
-            interrupt.wait(self.deferral_after(count - 1, error.trouble));
-        }
     }
 
     /// Whether an object is given up, after so many tries in so long a time.
